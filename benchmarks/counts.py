@@ -212,10 +212,10 @@ async def of_callbacks(*, times: int = _CALLBACKS) -> Counts:
 
         async def answer(context: Any, params: Any) -> ElicitResult:
             address = await _until_callback(browser, params.url, callback=f"{url}/callback/")
-            before = await _tell(browser, url)
+            before = await _counts_of(browser, url)
             reply = await browser.get(address)
             assert reply.has_redirect_location, reply.text
-            counts.update(_done(before, await _tell(browser, url), rest))
+            counts.update(_done(before, await _counts_of(browser, url), rest))
             counts.subtract(reading)
             return ElicitResult(action="accept")
 
@@ -271,7 +271,7 @@ async def _for_one(url: str, act: Callable[[], Awaitable[object]], *, times: int
         rest, reading, before = await _at_rest(http, url, times=times)
         for _ in range(times):
             await act()
-        done = _done(before, await _tell(http, url), rest)
+        done = _done(before, await _counts_of(http, url), rest)
     return {name: (done[name] - reading[name]) / times for name in NAMES}
 
 
@@ -279,11 +279,11 @@ async def _at_rest(
     http: httpx.AsyncClient, url: str, *, times: int
 ) -> tuple[Counts, Counts, Counts]:
     """Return the counts of an idle second, of one request for /counts, and the current counts."""
-    await _tell(http, url)
-    first, second = await _tell(http, url), await _tell(http, url)
+    await _counts_of(http, url)
+    first, second = await _counts_of(http, url), await _counts_of(http, url)
     reading = {name: second[name] - first[name] for name in NAMES}
     await asyncio.sleep(IDLE_SECONDS * min(times / TIMES, 1))
-    after = await _tell(http, url)
+    after = await _counts_of(http, url)
     took = after["at"] - second["at"]
     rest = {name: (after[name] - second[name] - reading[name]) / took for name in NAMES}
     return rest, reading, after
@@ -298,7 +298,7 @@ def _before(times: int) -> int:
     return min(_TIMES_BEFORE, times)
 
 
-async def _tell(http: httpx.AsyncClient, url: str) -> Counts:
+async def _counts_of(http: httpx.AsyncClient, url: str) -> Counts:
     return dict((await http.get(f"{url}/counts")).json())
 
 

@@ -134,7 +134,7 @@ async def compared_with_dbos(server: PostgresServer, *, seconds: float, times: i
         await our_lifecycles(elicitations, owner, times)
         await _next_value(dbos)
         for _ in in_rounds(seconds):
-            await _tell(dbos)
+            await _start(dbos)
             dbos_seconds = await _next_value(dbos)
             rounds.append((float(dbos_seconds), await our_lifecycles(elicitations, owner, times)))
     return summary(
@@ -197,7 +197,7 @@ async def _together(url: str, many: int, times: int) -> list[dict[str, float]]:
             await _next_value(process)
             processes.append(process)
         for process in processes:
-            await _tell(process)
+            await _start(process)
         return [await _next_value(process) for process in processes]
 
 
@@ -257,7 +257,7 @@ async def _next_value(process: Process) -> Any:
     raise AssertionError("the process ended")
 
 
-async def _tell(process: Process) -> None:
+async def _start(process: Process) -> None:
     assert process.stdin is not None
     process.stdin.write(b"go\n")
     await process.stdin.drain()

@@ -26,10 +26,10 @@ from tests.support.cli import serving as serving_elicit
 from tests.support.contenders import contender
 from tests.support.desktop import Desktop
 from tests.support.leaks import (
-    EARS,
+    LEAKS,
     Deaf,
-    Ears,
     LeakFound,
+    LeakSearch,
     Secrets,
     failures_in,
     kinds_in,
@@ -50,7 +50,7 @@ CLAIMS = Claims(purpose=Purpose.LINK, id="a" * 24, expires_at=NOW + timedelta(mi
 TOKEN = Tokens(Ring([b"k" * 32]), origin="https://shop.example").mint(CLAIMS, now=NOW)
 JWT = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmVk"
 
-LEAKS = {
+LEAKING_TEXTS = {
     "token": f"unread {TOKEN}",
     "JWT": f"refused {JWT}",
     "link": f"shown https://shop.example/e/{TOKEN[:40]}",
@@ -88,7 +88,7 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("text", LEAKS.values(), ids=LEAKS)
+@pytest.mark.parametrize("text", LEAKING_TEXTS.values(), ids=LEAKING_TEXTS)
 def test_secret_with_known_form_is_recognized(text: str) -> None:
     assert kinds_in(text)
 
@@ -143,24 +143,24 @@ def caught(error: Exception) -> tuple[Any, ...]:
     ids=["arguments", "extra", "nested", "message", "another's"],
 )
 def test_log_record_is_checked_with_all_its_arguments(logged: logging.LogRecord) -> None:
-    ears = Ears()
-    ears.handler.handle(logged)
-    (found,) = ears.findings()
+    leaks = LeakSearch()
+    leaks.handler.handle(logged)
+    (found,) = leaks.findings()
     assert found.endswith(": email")
     assert logged.name in found
     assert "ada" not in found
 
 
 def test_library_log_record_is_checked_with_its_exception() -> None:
-    ears = Ears()
+    leaks = LeakSearch()
     error = caught(ValueError("no ada@shop.example"))
-    ears.handler.handle(record("broke", name="uvicorn.error", levelno=40, exc_info=error))
-    assert len(ears.findings()) == 1
+    leaks.handler.handle(record("broke", name="uvicorn.error", levelno=40, exc_info=error))
+    assert len(leaks.findings()) == 1
 
 
 def test_log_record_is_not_changed_by_check() -> None:
     logged = record("broke", exc_info=caught(ValueError("it")))
-    Ears().handler.handle(logged)
+    LeakSearch().handler.handle(logged)
     assert logged.exc_text is None
 
 
@@ -179,33 +179,33 @@ def test_log_record_is_not_changed_by_check() -> None:
 def test_log_records_hidden_in_production_are_not_checked(
     name: str, level: int, is_checked: bool
 ) -> None:
-    ears = Ears()
-    ears.handler.handle(record("to ada@shop.example", name=name, levelno=level))
-    assert bool(ears.findings()) is is_checked
+    leaks = LeakSearch()
+    leaks.handler.handle(record("to ada@shop.example", name=name, levelno=level))
+    assert bool(leaks.findings()) is is_checked
 
 
 def test_logger_without_propagation_is_checked() -> None:
     logger = logging.getLogger("shop.alone")
     logger.propagate = False
-    ears = Ears()
+    leaks = LeakSearch()
     try:
-        ears.begin()
+        leaks.begin()
         logger.warning("to %s", "ada@shop.example")
-        assert len(ears.findings()) == 1
+        assert len(leaks.findings()) == 1
     finally:
-        ears.close()
+        leaks.close()
         logger.propagate = True
     assert not logger.handlers
 
 
 def test_text_logged_before_secret_was_noted_is_a_leak() -> None:
-    ears = Ears()
-    ears.check("shop", f"began with {RANDOM}")
-    assert not ears.findings()
-    ears.secrets.note("state", RANDOM)
+    leaks = LeakSearch()
+    leaks.check("shop", f"began with {RANDOM}")
+    assert not leaks.findings()
+    leaks.secrets.note("state", RANDOM)
     with pytest.raises(LeakFound, match="leaked: shop: state"):
-        ears.tell()
-    ears.tell()  # each leak is reported once
+        leaks.raise_new_leaks()
+    leaks.raise_new_leaks()  # each leak is reported once
 
 
 def test_part_of_a_long_secret_is_a_leak() -> None:
@@ -216,17 +216,17 @@ def test_part_of_a_long_secret_is_a_leak() -> None:
 
 
 def test_id_with_the_form_of_a_key_is_not_a_leak() -> None:
-    handler = (ears := Ears()).handler
+    handler = (leaks := LeakSearch()).handler
     random = base64.urlsafe_b64decode("-gho_a1b2c3d4e5f")
     id = fresh_id("o" * OWNER_TAG_CHARACTERS, now=datetime.now(UTC), random=random)
     assert kinds_in(id) == {"key"}
-    ears.check("standard error of elicit serve", f"elicitation.asked id={id} kind=form")
+    leaks.check("standard error of elicit serve", f"elicitation.asked id={id} kind=form")
     handler.handle(record("elicitation.asked", id=id))
-    assert not ears.findings()
+    assert not leaks.findings()
     handler.handle(record("call.woken", call="-gho_a1b2c3d4e5f"))
-    assert not ears.findings()
+    assert not leaks.findings()
     handler.handle(record("elicitation.asked", id="gho_a1b2c3d4e5f"))
-    assert ears.findings() == ["INFO webapp.shop: elicitation.asked: key"]
+    assert leaks.findings() == ["INFO webapp.shop: elicitation.asked: key"]
 
 
 async def shop(scope: Scope, receive: Receive, send: Send) -> None:
@@ -245,23 +245,23 @@ async def shop(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": body[9:]})
 
 
-async def traded(path: str, ears: Ears, *, app: ASGIApp = shop, **options: Any) -> list[str]:
-    transport = httpx.ASGITransport(overheard(app, ears))
+async def traded(path: str, leaks: LeakSearch, *, app: ASGIApp = shop, **options: Any) -> list[str]:
+    transport = httpx.ASGITransport(overheard(app, leaks))
     async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
         await client.post(path, **options)
-    return ears.findings()
+    return leaks.findings()
 
 
 @pytest.mark.parametrize("path", ["/problem", "/page", "/metrics"])
 @pytest.mark.parametrize("text", ["who is ada@shop.example", f"your shop is {RANDOM}"])
 async def test_public_responses_are_checked(path: str, text: str) -> None:
-    assert await traded(path, Ears(), content=text)
+    assert await traded(path, LeakSearch(), content=text)
 
 
 async def test_secrets_on_a_persons_own_page_are_not_a_leak() -> None:
     form = f'<form action="/e/{TOKEN}"><input value="{RANDOM}"></form><p>Not found</p>'
-    assert not await traded("/page", Ears(), content=form)
-    assert not await traded("/fine", Ears(), content="Hello ada@shop.example")
+    assert not await traded("/page", LeakSearch(), content=form)
+    assert not await traded("/fine", LeakSearch(), content="Hello ada@shop.example")
     assert visible("<title>a</title><p class='b'>c &amp; d</p>").split() == ["c", "&", "d"]
 
 
@@ -277,26 +277,26 @@ async def test_secrets_on_a_persons_own_page_are_not_a_leak() -> None:
     ],
 )
 async def test_secret_of_earlier_request_in_output_is_a_leak(options: Any, kind: str) -> None:
-    ears = Ears()
-    assert not await traded("/", ears, **options)
-    ears.check("shop", f"knows {RANDOM[1:]}")
-    assert ears.findings() == [f"shop: {kind}"]
+    leaks = LeakSearch()
+    assert not await traded("/", leaks, **options)
+    leaks.check("shop", f"knows {RANDOM[1:]}")
+    assert leaks.findings() == [f"shop: {kind}"]
 
 
 async def test_typed_secret_in_output_is_a_leak() -> None:
-    ears = Ears()
-    await traded(f"/e/{TOKEN}", ears, data={"answer": "correct horse battery"})
-    ears.check("shop", "got correct horse battery")
-    assert ears.findings() == ["shop: typed"]
+    leaks = LeakSearch()
+    await traded(f"/e/{TOKEN}", leaks, data={"answer": "correct horse battery"})
+    leaks.check("shop", "got correct horse battery")
+    assert leaks.findings() == ["shop: typed"]
 
 
 async def test_failed_tool_result_is_checked() -> None:
     failed = {"isError": True, "content": [{"type": "text", "text": "not ada@shop.example"}]}
     answer = {"jsonrpc": "2.0", "id": 1, "result": failed}
-    ears = Ears()
-    assert await traded("/mcp", ears, content=f"event: message\ndata: {json.dumps(answer)}\n\n")
+    leaks = LeakSearch()
+    assert await traded("/mcp", leaks, content=f"event: message\ndata: {json.dumps(answer)}\n\n")
     fine = {**answer, "result": {**failed, "isError": False}}
-    assert not await traded("/mcp", Ears(), content=f"data: {json.dumps(fine)}\n\n")
+    assert not await traded("/mcp", LeakSearch(), content=f"data: {json.dumps(fine)}\n\n")
 
 
 def test_link_in_elicitation_error_is_not_a_leak() -> None:
@@ -400,7 +400,7 @@ async def test_test_with_leak_fails_and_names_the_leak(tmp_path: Path) -> None:
 def test_leak_check_covers_this_test() -> None:
     logging.getLogger("webapp.shop").debug("to %s", "ada@shop.example")
     with pytest.raises(LeakFound, match=r"DEBUG webapp\.shop: to %s: email"):
-        EARS.tell()
+        LEAKS.raise_new_leaks()
 
 
 @pytest.mark.parametrize("has_port", [True, False])
@@ -414,7 +414,7 @@ async def test_responses_served_in_a_test_are_checked(path: str, has_port: bool)
         async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
             await client.post(path, content=f"unread {TOKEN}")
     with pytest.raises(LeakFound, match=rf"leaked: {path[1:]} 40\d of POST {path}: token"):
-        EARS.tell()
+        LEAKS.raise_new_leaks()
 
 
 @pytest.fixture
@@ -436,7 +436,7 @@ def leaking_program(tmp_path: Path) -> str:
 
 def assert_watched(name: str) -> None:
     with pytest.raises(LeakFound) as found:
-        EARS.tell()
+        LEAKS.raise_new_leaks()
     assert str(found.value) == f"leaked: standard error of {name}: token"
 
 
@@ -501,26 +501,26 @@ async def test_all_output_of_killable_server_is_checked() -> None:
             async with process_pool.start(orders) as server:
                 await server.died()
             with pytest.raises(LeakFound) as found:
-                EARS.tell()
+                LEAKS.raise_new_leaks()
             assert str(found.value) == f"leaked: {finding}"
 
 
 def test_process_reporting_no_output_raises_deaf() -> None:
-    ears = Ears()
-    written = ears.listen("the shop", passes_on=True)
+    leaks = LeakSearch()
+    written = leaks.listen("the shop", passes_on=True)
     os.write(written.fileno(), b"serving\n")
     with pytest.raises(Deaf, match="the shop did not pass on its output"):
         written.close()
 
 
 def test_incomplete_report_of_killed_process_is_not_a_leak() -> None:
-    ears = Ears()
-    written = ears.listen("the shop", passes_on=True)
+    leaks = LeakSearch()
+    written = leaks.listen("the shop", passes_on=True)
     half = json.dumps({"noted": ("state", RANDOM)})[:-9]
     report = json.dumps({"said": ("INFO webapp.shop: opened", f"for {JWT}")})
     os.write(written.fileno(), f"\x1e{half}\x1e{report}\nit is late".encode())
     with pytest.raises(LeakFound, match=r"leaked: INFO webapp\.shop: opened in the shop: JWT$"):
-        ears.tell()
+        leaks.raise_new_leaks()
     written.close()
     assert written.text() == "it is late"
 
@@ -538,11 +538,11 @@ MAY_START = {
     "support/postgres_server.py": {"subprocess.run": "another program, none of our code"},
     "support/desktop.py": {"stdio_client": "with a standard error that is heard"},
     "crash/process_pool.py": {
-        "fork": "a child has the standard error of the nursery, and its ears"
+        "fork": "a child has the standard error of the nursery, and its leaks"
     },
     "support/fork_server.py": {"fork": "a child has a standard error of its own, which is heard"},
     "support/forking.py": {"fork": "asks the process above for a child"},
-    "mutation/trial.py": {"fork": "a run of tests, which has ears of its own"},
+    "mutation/trial.py": {"fork": "a run of tests, which has leaks of its own"},
     "oidc/official_clients.py": {
         "create_subprocess_exec": "a client, which ends by itself",
         "stdio_client": "the same",
@@ -564,8 +564,8 @@ MAY_START = {
         "create_subprocess_exec": "with a standard error that is heard",
         "Popen": "with a standard error that is heard",
     },
-    "test_leaks.py": {"ASGITransport": "with ears of its own"},
-    "soak.py": {"subprocess.run": "runs of tests, which have ears of their own"},
+    "test_leaks.py": {"ASGITransport": "with leaks of its own"},
+    "soak.py": {"subprocess.run": "runs of tests, which have leaks of their own"},
     "support/programs.py": {"stdio_client": "with a standard error that is heard"},
     "webapp/testing/test_person.py": {"ASGITransport": "an author's own, none of our code"},
     "webapp/testing/test_plugin.py": {"subprocess.run": "a run of an author's tests"},

@@ -33,7 +33,7 @@ async def gone(shop: Shop, buy: Buying) -> None:
 
 
 async def acknowledged(shop: Shop, body: dict[str, Any]) -> None:
-    answer = await shop.tell(body)
+    answer = await shop.send(body)
     assert answer.status_code == 200, answer.text
 
 
@@ -56,7 +56,7 @@ async def is_paid_otherwise(shop: Shop, buy: Buying) -> None:
 async def can_still_be_paid(shop: Shop, buy: Buying) -> None:
     """Check that the attack did no harm: the person pays and the tool returns."""
     await buy.person.pay(buy.link)
-    await shop.tell_all()
+    await shop.send_all()
     assert await buy.result() == "paid 9.00 EUR"
     assert len(await shop.payments()) == 1
 
@@ -187,7 +187,7 @@ async def test_unpaid_completed_session_settles_nothing(shop: Shop, buy):
 async def test_expiry_or_failure_after_payment_does_not_undo_payment(shop: Shop, kind, buy):
     await gone(shop, buy)
     back = await buy.person.pay(buy.link)
-    await shop.tell_all()
+    await shop.send_all()
     (payment,) = await shop.payments()
     session = await shop.session(payment.session)
     states: list[dict[str, Any]] = [{}, UNPAID, {"status": "expired", "payment_intent": None}]
@@ -201,7 +201,7 @@ async def test_expiry_or_failure_after_payment_does_not_undo_payment(shop: Shop,
 
 async def test_expired_checkout_leaves_question_open_and_next_press_starts_another(shop: Shop, buy):
     session = await begun(shop, buy)
-    answer = await shop.tell(sent_event(EXPIRED, {**session, "status": "expired", "url": None}))
+    answer = await shop.send(sent_event(EXPIRED, {**session, "status": "expired", "url": None}))
     assert (answer.status_code, answer.json()) == (200, {"received": "expired"})
     await nothing_is_settled(shop, buy)
     await can_still_be_paid(shop, buy)
@@ -224,7 +224,7 @@ async def test_events_in_any_order_end_as_paid(shop: Shop, buy):
 async def test_payment_for_one_question_never_pays_for_another(shop: Shop, buy):
     await gone(shop, buy)
     await buy.person.pay(buy.link)
-    await shop.tell_all()
+    await shop.send_all()
     call = buy.caller.call("report", topic="coffee")
     link = await buy.caller.link()
     assert shop.env.id_of(link) != shop.env.id_of(buy.link)
@@ -307,7 +307,7 @@ async def test_many_events_about_one_payment_leave_one_payment_and_one_result(sh
 
 async def test_refused_payment_shows_no_amount_from_the_event(shop: Shop, buy):
     session = await begun(shop, buy)
-    answer = await shop.tell(sent_event(COMPLETED, {**session, **PAID, "amount_total": 31337}))
+    answer = await shop.send(sent_event(COMPLETED, {**session, **PAID, "amount_total": 31337}))
     page = await buy.person.visit(buy.link)
     for text in (answer.text, page.text):
         assert "31337" not in text

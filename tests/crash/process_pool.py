@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from tests.crash.program import run_program
 from tests.crash.server import serve_orders, warm_up
-from tests.support.leaks import EARS
+from tests.support.leaks import LEAKS
 
 ORDER_BYTES_AT_MOST = 4096
 Serve: TypeAlias = Callable[[bytes, socket.socket], Coroutine[Any, Any, None]]
@@ -26,7 +26,7 @@ Serve: TypeAlias = Callable[[bytes, socket.socket], Coroutine[Any, Any, None]]
 
 def raise_children(warming: Coroutine[Any, Any, None], *, serve: Serve) -> None:
     """Warm up, then fork a serving child for each order, until the input ends."""
-    EARS.pass_on()
+    LEAKS.pass_on()
     asyncio.run(warming)
     control = socket.socket(fileno=sys.stdin.fileno())
     control.send(b"ready")
@@ -54,7 +54,7 @@ def raise_children(warming: Coroutine[Any, Any, None], *, serve: Serve) -> None:
 
 def _live(serve: Serve, text: bytes, descriptor: int) -> None:
     warnings.simplefilter("ignore")
-    EARS.begin()
+    LEAKS.begin()
     code = 0
     try:
         asyncio.run(serve(text, socket.socket(fileno=descriptor)))

@@ -71,7 +71,7 @@ class World:
         (payment,) = await self.here.service.kinds.payments.ledger.all()
         return payment
 
-    async def tell(self, event: dict[str, Any]) -> None:
+    async def send(self, event: dict[str, Any]) -> None:
         """Deliver an event with the provider's signature."""
         body, secret = json.dumps(event).encode(), self.here.sandbox.webhook_secret
         headers = signing.stripe(body, secret=secret, now=self.here.clock())
@@ -407,7 +407,7 @@ def _asked_again(body: dict[str, Any], *names: str) -> Holds:
             return "cancelled" if cancelled.status_code == 200 else f"{cancelled.status_code}"
 
         held = Held(world=world, person=person, finish=finish, cancel=cancel, renew=_nobody)
-        await world.tell(claim(await world.payment()))
+        await world.send(claim(await world.payment()))
         await held.look()
         for _ in range(2):  # only the second request opens the question again
             asked = (await world.till.ask(body, name=second)).json()

@@ -88,7 +88,7 @@ async def _inquiry(held: Held) -> str:
 
 async def _deliver_and_sweep(held: Held, event: dict[str, Any]) -> str:
     """Deliver a provider event, run the sweeper, and return the payment's status."""
-    await held.world.tell(event)
+    await held.world.send(event)
     await held.look()
     return (await held.world.payment()).status.value
 

@@ -20,7 +20,7 @@ import httpx
 from flows.crypto.tokens import Ring, Tokens
 from tests.hosts.nginx import log_of, nginx
 from tests.support.cli import PROJECT, environment_of
-from tests.support.leaks import EARS
+from tests.support.leaks import LEAKS
 from tests.support.mcp_server import Person, ServerEnv, new_browser
 from tests.support.processes import error_of, killed, start
 from tests.support.programs import running
@@ -153,7 +153,7 @@ class StartedHost:
         folder.chmod(0o700)  # noqa: ASYNC240 - one call
         app = f"{MODULE}:{self.app}"
         words = {"fd": listener.fileno(), "app": app, "root_path": self._taken}
-        written = EARS.listen(f"the log of {self.name}")
+        written = LEAKS.listen(f"the log of {self.name}")
         process = await start(
             *(word.format(**words) for word in self.command if word.format(**words)),
             name=self.name,

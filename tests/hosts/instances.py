@@ -14,7 +14,7 @@ from msgspec.json import encode
 from tests.hosts.host import MODULE, SECRET, Served
 from tests.hosts.nginx import configured
 from tests.support.cli import COMMAND, PROJECT, environment_of, output_until, start
-from tests.support.leaks import EARS
+from tests.support.leaks import LEAKS
 from tests.support.processes import ended, error_of
 from tests.support.processes import start as start_process
 from tests.support.serving import free_port
@@ -39,7 +39,7 @@ class Instances:
         old = self.processes[name]
         old.terminate()
         end = await ended(old)
-        EARS.check(f"standard output of instance {name}", end.out)
+        LEAKS.check(f"standard output of instance {name}", end.out)
         assert end.status == 0, end.err
         self.processes[name] = await self.start(name)
 
@@ -98,7 +98,7 @@ async def instances(
             for name, process in processes.items():
                 if process.returncode is None:
                     process.terminate()
-                EARS.check(f"standard output of instance {name}", (await ended(process)).out)
+                LEAKS.check(f"standard output of instance {name}", (await ended(process)).out)
 
         stack.push_async_callback(end)
         for name in NAMES:
@@ -135,7 +135,7 @@ async def _started(
     cwd = PROJECT if server.startswith("tests.") else folder
     if sandbox is None:
         process = await start(*words, home=folder, cwd=cwd, extra=settings)
-        EARS.check("standard output of an instance", await output_until("stop", process))
+        LEAKS.check("standard output of an instance", await output_until("stop", process))
         return process
     own_end, child_end = socket.socketpair()
     parents.enter_context(own_end)

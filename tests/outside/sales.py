@@ -38,7 +38,7 @@ class Sales:
     async def session(self, page: str) -> Any:
         return await self.env.stripe(f"{SESSIONS}/{urlsplit(page).path.rsplit('/', 1)[1]}")
 
-    async def tell(self, kind: str, about: dict[str, Any]) -> None:
+    async def send_event(self, kind: str, about: dict[str, Any]) -> None:
         """Send an event as Stripe does."""
         event = {
             "id": f"evt_{kind.replace('.', '_')}",

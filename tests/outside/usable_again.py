@@ -56,4 +56,4 @@ async def _claim(sales: Sales, page: str, kind: str, **about: str) -> None:
         "payment_intent": session["payment_intent"],
         **about,
     }
-    await sales.tell(f"charge.dispute.{kind}", dispute)
+    await sales.send_event(f"charge.dispute.{kind}", dispute)

@@ -20,5 +20,5 @@ async def test_payment_provider_receives_no_session_or_owner_of_caller() -> None
         assert session_id not in text
         assert row.owner not in text.replace(row.id, "")  # our ids start with the owner's tag
         await payer.press_there(there, "card")
-        await shop.tell_all()
+        await shop.send_all()
         assert "paid 9.00 EUR" in (await soon(call)).text

@@ -140,7 +140,7 @@ class Forgetful(Acme):
         return await super().__call__(request)
 
 
-async def tell(
+async def send(
     payment_env: PaymentEnv,
     event: bytes,
     *,
@@ -182,7 +182,7 @@ async def begun(payment_env: PaymentEnv) -> Elicitation:
 
 async def paid(payment_env: PaymentEnv, acme: Acme) -> Elicitation:
     asked = await begun(payment_env)
-    assert (await tell(payment_env, acme.pay())).json() == {"received": "accepted"}
+    assert (await send(payment_env, acme.pay())).json() == {"received": "accepted"}
     return asked
 
 

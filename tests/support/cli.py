@@ -18,7 +18,7 @@ from unittest import mock
 
 from tests.support import processes
 from tests.support.forking import FORKS
-from tests.support.leaks import EARS
+from tests.support.leaks import LEAKS
 from tests.support.processes import DEADLINE_SECONDS, Ended, ended, error_of
 from webapp.cli.main import main
 from webapp.command import TALKATIVE_LOGGERS
@@ -148,9 +148,9 @@ async def called(
             for name in set(sys.modules) - modules:
                 if str(getattr(sys.modules[name], "__file__", "")).startswith(str(home)):
                     del sys.modules[name]
-    EARS.check(f"standard error of elicit {arguments[0]}", err.getvalue())
+    LEAKS.check(f"standard error of elicit {arguments[0]}", err.getvalue())
     for stream, text in (("stdout", out), ("stderr", err)):
-        EARS.show(f"{stream} of elicit {arguments[0]}", text.getvalue())
+        LEAKS.show(f"{stream} of elicit {arguments[0]}", text.getvalue())
     return Ended(status=status, out=out.getvalue(), err=err.getvalue())
 
 
@@ -213,13 +213,13 @@ async def until_stopped(
     try:
         output = await output_until("stop", process)
         if not pairs:
-            EARS.check(f"standard output of {name}", output)
+            LEAKS.check(f"standard output of {name}", output)
         url = next(line.split()[1] for line in output.splitlines() if "address" in line)
         yield Server(url=url, output=output, process=process)
     finally:
         if process.returncode is None:
             process.terminate()
-            EARS.check(f"standard output of {name}", (await ended(process)).out)
+            LEAKS.check(f"standard output of {name}", (await ended(process)).out)
 
 
 async def output_until(words: str, process: Process) -> str:

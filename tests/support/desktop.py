@@ -15,7 +15,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
 from tests.support.cli import COMMAND, PROJECT, environment_of, start
-from tests.support.leaks import EARS, Written
+from tests.support.leaks import LEAKS, Written
 from tests.support.processes import error_output
 from webapp.demo.walker import walk
 
@@ -117,7 +117,7 @@ class Pipe:
             line = await self.process.stdout.readline()
         message: dict[str, Any] = json.loads(line)
         assert message["jsonrpc"] == "2.0"
-        EARS.check_messages("failed tool over stdio", message)
+        LEAKS.check_messages("failed tool over stdio", message)
         return message
 
     async def order(self) -> str:

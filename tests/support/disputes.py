@@ -14,7 +14,7 @@ async def unused_payment(shop: Shop, buy: Buying) -> Payment:
     """Return a payment that was paid and that no call has used."""
     await give_up(shop, buy)
     await buy.person.pay(buy.link)
-    await shop.tell_all()
+    await shop.send_all()
     assert await shop.ledger() == ["open"]
     return (await shop.payments())[-1]
 
@@ -37,7 +37,7 @@ def claim(payment: Payment, kind: str = CREATED, **about: Any) -> dict[str, Any]
 
 async def claimed(shop: Shop, payment: Payment, kind: str = CREATED, **about: Any) -> str:
     """Deliver the dispute's webhook, run the sweeper, and return the payment's status."""
-    answer = await shop.tell(claim(payment, kind, **about))
+    answer = await shop.send(claim(payment, kind, **about))
     assert (answer.status_code, answer.json()) == (200, {"received": "waiting"})
     await shop.sweep()
     return next(str(p.status) for p in await shop.payments() if p.id == payment.id)

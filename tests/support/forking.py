@@ -20,7 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.support.leaks import EARS
+from tests.support.leaks import LEAKS
 from tests.support.processes import close, open_process, watched
 
 # Python, its libraries and our settings read none of the last three: tools of tests do.
@@ -112,7 +112,7 @@ class Forks:
             return None
         server = await asyncio.to_thread(self._started, usual)
         order = {"module": module, "arguments": arguments, "folder": str(cwd), "environment": env}
-        written = EARS.listen(name)
+        written = LEAKS.listen(name)
         given, used = os.pipe() if stdin == PIPE else (os.open(os.devnull, os.O_RDONLY), None)
         read, output = os.pipe() if stdout == PIPE else (None, os.dup(stdout))
         pid = server.fork(order, (given, output, written.fileno()))

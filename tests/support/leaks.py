@@ -223,7 +223,7 @@ class Secrets:
             self.note("cookie", pair.partition("=")[2])
 
 
-class Ears:
+class LeakSearch:
     """The listener that searches the output of each test for secrets of its traffic."""
 
     def __init__(self) -> None:
@@ -277,11 +277,11 @@ class Ears:
         self._passes_on = True
         self.open()
         self.begin()
-        _pass_on(said=("ears", ""))
+        _pass_on(said=("leaks", ""))
 
     def listen(self, name: str, *, passes_on: bool = False) -> "Written":
         """Return a new file for a process's standard error. Close it when the process has ended."""
-        written = Written(name, ears=self, passes_on=passes_on)
+        written = Written(name, leaks=self, passes_on=passes_on)
         self._written.append(written)
         return written
 
@@ -321,7 +321,7 @@ class Ears:
             found += [f"{place}: {kind}" for kind in self._kinds_in(text)]
         return sorted(found)
 
-    def tell(self) -> None:
+    def raise_new_leaks(self) -> None:
         """Raise LeakFound once for each leak."""
         self.read_on()
         if found := [one for one in self.findings() if one not in self._reported]:
@@ -343,9 +343,9 @@ class Written:
     With `passes_on` the process runs this plugin too, and writes its results into the same file.
     """
 
-    def __init__(self, name: str, *, ears: Ears, passes_on: bool) -> None:
+    def __init__(self, name: str, *, leaks: LeakSearch, passes_on: bool) -> None:
         self.name = name
-        self._ears = ears
+        self._ears = leaks
         # Append mode: each write goes to the end of the file, also if two processes write.
         self._file = tempfile.TemporaryFile("ab+", buffering=0)  # noqa: SIM115 - see close
         self._passes_on = passes_on
@@ -413,9 +413,9 @@ def _pass_on(**finding: tuple[str, str]) -> None:
 class _Handler(logging.Handler):
     """A handler that formats each record as a log would, with all of its attributes."""
 
-    def __init__(self, ears: Ears) -> None:
+    def __init__(self, leaks: LeakSearch) -> None:
         super().__init__(logging.NOTSET)
-        self._ears = ears
+        self._ears = leaks
         self._our_formatter = Events()
         self._other_formatter = logging.Formatter()
         self._standard = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
@@ -454,17 +454,17 @@ def _ends() -> Iterator[logging.Logger]:
             yield logger
 
 
-EARS = Ears()
+LEAKS = LeakSearch()
 
 
-def overheard(app: ASGIApp, ears: Ears = EARS) -> ASGIApp:
+def overheard(app: ASGIApp, leaks: LeakSearch = LEAKS) -> ASGIApp:
     """Wrap the app: note the secrets in its traffic, and collect its public texts."""
 
     async def listening(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
-        exchange = _Exchange(ears, scope)
+        exchange = _Exchange(leaks, scope)
 
         async def taken() -> Message:
             message = await receive()
@@ -486,8 +486,8 @@ def overheard(app: ASGIApp, ears: Ears = EARS) -> ASGIApp:
 class _Exchange:
     """A request and its response."""
 
-    def __init__(self, ears: Ears, scope: Scope) -> None:
-        self._ears = ears
+    def __init__(self, leaks: LeakSearch, scope: Scope) -> None:
+        self._ears = leaks
         self._path: str = scope["path"]
         self._method: str = scope["method"]
         self._asked = _headers(scope["headers"])
@@ -495,7 +495,7 @@ class _Exchange:
         self._status = 0
         self._answered: dict[str, list[str]] = {}
         self._answer = bytearray()
-        secrets = ears.secrets
+        secrets = leaks.secrets
         secrets.in_address(f"{self._path}?{scope['query_string'].decode('latin-1')}")
         for header in self._asked.get("authorization", ()):
             secrets.in_authorization(header)
@@ -602,11 +602,11 @@ def _parsed(text: str) -> object:
 
 
 def pytest_configure() -> None:
-    EARS.open()
+    LEAKS.open()
 
 
 def pytest_unconfigure() -> None:
-    EARS.close()
+    LEAKS.close()
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -618,7 +618,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    EARS.begin()
+    LEAKS.begin()
     return (yield from _listening(item, "setup"))
 
 
@@ -636,15 +636,15 @@ def _listening(item: pytest.Item, when: str) -> Generator[None, object, object]:
     try:
         result = yield
     finally:
-        EARS.read_on()
-        for name, text in EARS.take_shown():
+        LEAKS.read_on()
+        for name, text in LEAKS.take_shown():
             item.add_report_section(when, name, text)
         # Captured output includes processes that inherit it. Only this private attribute has it.
         for during, name, text in item._report_sections:
             if during == when and name in {"stdout", "stderr"}:
-                EARS.check(f"captured {name}", text)
+                LEAKS.check(f"captured {name}", text)
     try:
-        EARS.tell()
+        LEAKS.raise_new_leaks()
     finally:
-        EARS.must_be_attached()
+        LEAKS.must_be_attached()
     return result

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from tests.support.leaks import EARS, Written
+from tests.support.leaks import LEAKS, Written
 
 DEADLINE_SECONDS = 300.0
 _WRITTEN: WeakKeyDictionary["Process | subprocess.Popen[bytes]", Written] = WeakKeyDictionary()
@@ -40,7 +40,7 @@ async def start(
     pass_fds: Sequence[int] = (),
 ) -> Process:
     """Start a process. `error_of` returns its standard error."""
-    written = EARS.listen(name)
+    written = LEAKS.listen(name)
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=stdin,
@@ -76,7 +76,7 @@ async def ended(process: Process, *, within_seconds: float = DEADLINE_SECONDS) -
     written = _WRITTEN[process]
     written.close()
     end = Ended(status=process.returncode, out=(out or b"").decode(), err=written.text())
-    EARS.show(f"stdout of {written.name}", end.out)
+    LEAKS.show(f"stdout of {written.name}", end.out)
     return end
 
 
@@ -99,9 +99,9 @@ def open_process(
 ) -> "subprocess.Popen[bytes]":
     """Start a process that serves many tests.
 
-    Set `passes_on` if the process calls EARS.pass_on, which sends its texts to the test's process.
+    Set `passes_on` if the process calls LEAKS.pass_on, which sends its texts to the test's process.
     """
-    written = EARS.listen(name, passes_on=passes_on)
+    written = LEAKS.listen(name, passes_on=passes_on)
     process = subprocess.Popen(
         command, stdin=stdin, stdout=stdout, stderr=written.fileno(), bufsize=0, cwd=cwd, env=env
     )
@@ -120,7 +120,7 @@ def close(process: "subprocess.Popen[bytes]") -> None:
 @contextmanager
 def error_output(name: str) -> Iterator[Written]:
     """Provide a standard error file for a process that a library starts."""
-    written = EARS.listen(name)
+    written = LEAKS.listen(name)
     try:
         yield written
     finally:

@@ -294,7 +294,7 @@ class Shop:
 
     # The provider.
 
-    async def tell(self, body: bytes | dict[str, Any], **about: Any) -> httpx.Response:
+    async def send(self, body: bytes | dict[str, Any], **about: Any) -> httpx.Response:
         """Sign an event and deliver it to the serving process, or to the process `to`."""
         text = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = signing.stripe(text, secret=self.sandbox.webhook_secret, now=self.clock())
@@ -313,11 +313,11 @@ class Shop:
         async with httpx.AsyncClient(transport=transport, base_url=self.url) as provider:
             return await provider.post(path, content=body, headers=headers)
 
-    async def tell_all(self) -> list[str]:
+    async def send_all(self) -> list[str]:
         """Deliver all events once, oldest first. Return what the shop did with each."""
         became = []
         while self.post:
-            answer = await self.tell(self.post.pop(0))
+            answer = await self.send(self.post.pop(0))
             assert answer.status_code == 200, answer.text
             became.append(answer.json()["received"])
         return became
@@ -481,7 +481,7 @@ class Buying:
     async def pay(self) -> None:
         """Pay, and deliver the provider's events."""
         await self.person.pay(self.link)
-        await self.shop.tell_all()
+        await self.shop.send_all()
 
     async def paid(self) -> str:
         """Pay, and return the tool's result."""

@@ -93,7 +93,7 @@ async def test_late_payment_stays_with_newer_request_when_older_request_was_canc
     await shop.service.elicitations.end(await ask.now(first), Status.CANCELLED)
     assert not await ask.answered(reported)
     await reported.finish(lambda: '"nothing"', is_error=is_error)
-    await shop.tell_all()
+    await shop.send_all()
     assert await ask.answered(newer)
     await reported.delivered()
     current = await ask.now(first)
@@ -116,7 +116,7 @@ async def test_late_payment_is_spent_after_another_request_asked_again(
     slow = ask.new_call()
     await slow.current_run()
     newer = await ask.left()
-    await shop.tell_all()
+    await shop.send_all()
     await use_answer_in_slow_request(ask, slow)
     assert await shop.ledger() == ["spent"]
     shop.clock.tick(minutes=2)  # until then, a repeated call could still need the lost result

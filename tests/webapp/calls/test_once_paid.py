@@ -41,7 +41,7 @@ async def test_later_call_with_same_receipt_does_not_repeat_paid_step(
     shop.body = press.report
     async with buying(shop, revision=revision) as buy:
         await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await shop.send_all()
         assert "jammed" in await buy.result()
         shop.clock.tick(days=2)  # the run has ended, and its stored data is erased
         await shop.sweep()
@@ -56,7 +56,7 @@ async def test_paid_step_is_not_repeated_after_crash_and_after_run_ended(shop: S
     shop.body = press.report
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await shop.send_all()
         await eventually(lambda: press.printed)
         while not await shop.store.list("once"):  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -76,11 +76,11 @@ async def test_new_payment_runs_paid_step_again(shop: Shop) -> None:
     shop.body = press.report
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "copy 1 for 9.00 EUR"
         call = buy.caller.call("report")
         await buy.person.pay(await buy.caller.link())
-        await shop.tell_all()
+        await shop.send_all()
         assert text_of(await soon(call)) == "copy 2 for 9.00 EUR"
     assert len(set(press.printed)) == 2, "each payment runs the step with a new idempotency key"
 
@@ -91,7 +91,7 @@ async def test_permanent_purchase_runs_step_once_for_each_call(shop: Shop) -> No
     shop.body = press.report
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "copy 1 for 9.00 EUR"
         for number in (2, 3):
             # For two minutes, a repeated call gets the previous result instead of a new copy.
@@ -105,7 +105,7 @@ async def test_result_of_paid_step_is_stored_as_long_as_receipt_can_be_reused(sh
     shop.body = press.report
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await shop.send_all()
         assert "jammed" in await buy.result()
         (stored,) = await shop.store.list("once")
         assert stored.erase_at == shop.clock() + timedelta(days=60)

@@ -15,7 +15,7 @@ PAID = "paid 9.00 EUR"
 async def bought(shop: Shop, buy: Buying) -> str:
     """Pay, and return the result of the call."""
     await buy.person.pay(buy.link)
-    await shop.tell_all()
+    await shop.send_all()
     return await buy.result()
 
 
@@ -61,7 +61,7 @@ async def test_same_call_with_again_buys_again_immediately(shop: Shop) -> None:
         assert await bought(shop, buy) == PAID
         call = buy.caller.call("report")
         await buy.person.pay(await buy.caller.link())
-        await shop.tell_all()
+        await shop.send_all()
         assert text_of(await soon(call)) == PAID
         assert await shop.ledger() == ["spent", "spent"]
 
@@ -71,7 +71,7 @@ async def test_result_of_refunded_payment_is_not_returned_again(shop: Shop) -> N
     async with buying(shop) as buy:
         assert await bought(shop, buy) == PAID
         await shop.refund_by_hand()
-        await shop.tell_all()
+        await shop.send_all()
         assert await shop.ledger() == ["refunded"]
         link = await buy.is_asked_again()
         assert shop.env.id_of(link) != shop.env.id_of(buy.link)
@@ -85,7 +85,7 @@ async def test_result_of_payment_refunded_before_delivery_is_not_returned(
         assert await bought(shop, buy) == PAID
         await _as_if_it_had_not_arrived(shop)
         await shop.refund_by_hand()
-        await shop.tell_all()
+        await shop.send_all()
         link = await buy.is_asked_again()
         assert shop.env.id_of(link) != shop.env.id_of(buy.link)
 
@@ -95,7 +95,7 @@ async def test_partial_refund_does_not_withdraw_result(shop: Shop) -> None:
     async with buying(shop) as buy:
         assert await bought(shop, buy) == PAID
         await shop.refund_by_hand(amount="100")
-        await shop.tell_all()
+        await shop.send_all()
         assert (await texts_of_the_same_call(buy))[0] == PAID
 
 

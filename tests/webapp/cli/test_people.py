@@ -130,7 +130,7 @@ async def test_purge_keeps_payments_and_late_payment_is_matched(shop: Shop) -> N
         assert await kinds_of(shop.service, owner) == {"data key", "elicitation", "payment", "hook"}
         assert sorted(await shop.statuses()) == ["accepted", "cancelled"]
         await buy.person.press_there(there, "card")
-        assert await shop.tell_all() == ["late"]
+        assert await shop.send_all() == ["late"]
         assert sorted(await shop.ledger()) == ["open", "spent"]
         reported = await export_owner(shop.service, owner)
         assert [each["amount"] for each in reported.payments] == [900, 900]

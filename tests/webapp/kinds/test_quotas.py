@@ -274,7 +274,7 @@ async def test_checkout_of_superseded_question_is_expired_at_provider() -> None:
             assert (await shop.session(session))["status"] == "expired"
             assert sorted(await shop.statuses()) == ["pending", "superseded"]
             await buy.person.pay(link)
-            await shop.tell_all()
+            await shop.send_all()
             assert text_of(await soon(newer)) == "paid 9.00 EUR"
 
 

@@ -103,7 +103,7 @@ class Crm:
 class ExchangeEnv(PeopleEnv):
     crm: Crm
 
-    async def tell(
+    async def call_tool(
         self, subject: str, revision: str = LEGACY, scope: str = "read", **claims: Any
     ) -> str:
         browser = await self.here.browser(None)
@@ -207,18 +207,18 @@ async def test_token_is_exchanged_once_and_nobody_is_asked(store: str, tmp_path:
     async with living(env_on(store, tmp_path)) as (env, crm):
         crm.reply = by_token(crm, env.issuer)
         for revision in (LEGACY, MODERN, LEGACY):
-            assert "ann@crm.example: 200" in await env.tell("ann", revision)
+            assert "ann@crm.example: 200" in await env.call_tool("ann", revision)
         (sent,) = crm.asked
         assert sent["grant_type"] == f"{GRANT}token-exchange"
         assert sent["subject_token_type"] == f"{TYPE}access_token"
         assert (sent["audience"], sent["scope"]) == (CRM, "read")
         assert claims_in(sent["subject_token"])["sub"] == "ann"
-        assert "bob@crm.example: 200" in await env.tell("bob")
+        assert "bob@crm.example: 200" in await env.call_tool("bob")
         (ann, bob) = sorted(await env.here.connections(), key=lambda one: one.label)
         assert (ann.owner, bob.owner) == (env.owner("ann"), env.owner("bob"))
         assert ann.refresh_token is None
         env.here.clock.tick(minutes=11)  # the token has expired
-        assert "ann@crm.example: 200" in await env.tell("ann")
+        assert "ann@crm.example: 200" in await env.call_tool("ann")
         assert len(crm.asked) == 3
         # The person's own token went to the token endpoint only, and is stored nowhere.
         own = [sent["subject_token"] for sent in crm.asked]
@@ -260,7 +260,7 @@ async def test_assertion_of_the_issuer_is_redeemed_at_the_provider() -> None:
 
         env.issuer.token_exchange = asserts
         crm.reply = lambda asked: crm.issues("opaque", claims_in(asked["assertion"])["sub"])
-        assert "ann@crm.example: 200" in await env.tell("ann")
+        assert "ann@crm.example: 200" in await env.call_tool("ann")
         assert sent[0]["requested_token_type"] == f"{TYPE}id-jag"
         assert sent[0]["audience"] == CRM
         assert crm.asked[0]["grant_type"] == f"{GRANT}jwt-bearer"
@@ -272,10 +272,10 @@ async def test_token_is_redeemed_on_behalf_of_its_person() -> None:
     more = {"kind": how.kind, "extra": how.extra, "matches": how.matches}
     async with living(exchange_env(claim=("oid", "tid"), **more)) as (env, crm):
         crm.reply = lambda sent: crm.issues("opaque", claims_in(sent["assertion"])["oid"])
-        assert "o-1@crm.example: 200" in await env.tell("ann", oid="o-1", tid="t")
+        assert "o-1@crm.example: 200" in await env.call_tool("ann", oid="o-1", tid="t")
         assert crm.asked[0]["requested_token_use"] == "on_behalf_of"
         crm.reply = lambda _sent: crm.issues("another", "o-1")
-        assert "crm.example: 200" not in await env.tell("bob", oid="o-2", tid="t")
+        assert "crm.example: 200" not in await env.call_tool("bob", oid="o-2", tid="t")
 
 
 def refuses(error: str, status: int = 400) -> Callable[[Crm, Issuing], Reply]:
@@ -312,7 +312,7 @@ def another_kind(crm: Crm, issuer: Issuing) -> Reply:
 async def test_refused_or_unproven_exchange_asks_the_person(reply: Any) -> None:
     async with living(exchange_env(audience=CRM)) as (env, crm):
         crm.reply = reply(crm, env.issuer)
-        text = await env.tell("ann")
+        text = await env.call_tool("ann")
         assert f"{env.here.url}/e/" in text
         assert "crm.example: 200" not in text
         assert await env.here.connections() == []
@@ -330,20 +330,20 @@ async def test_assertion_about_somebody_else_is_not_redeemed(wrong: dict[str, st
             return 200, {"access_token": jag, "issued_token_type": f"{TYPE}id-jag"}
 
         env.issuer.token_exchange = asserts
-        assert f"{env.here.url}/e/" in await env.tell("ann")
+        assert f"{env.here.url}/e/" in await env.call_tool("ann")
         assert crm.asked == []
 
 
 async def test_token_of_another_issuer_is_not_exchanged() -> None:
     async with living(exchange_env(issuer="https://another.example", audience=CRM)) as (env, crm):
-        assert f"{env.here.url}/e/" in await env.tell("ann")
+        assert f"{env.here.url}/e/" in await env.call_tool("ann")
         assert crm.asked == []
 
 
 async def test_disconnected_account_is_not_exchanged_again() -> None:
     async with living(exchange_env(audience=CRM)) as (env, crm):
         crm.reply = by_token(crm, env.issuer)
-        assert "ann@crm.example: 200" in await env.tell("ann")
+        assert "ann@crm.example: 200" in await env.call_tool("ann")
         ann = await env.signed_in("ann", f"{env.here.url}/connections")
         assert "ann@crm.example" in (await ann.visit(f"{env.here.url}/connections")).text
         (row,) = await env.here.connections()
@@ -356,7 +356,7 @@ async def test_disconnected_account_is_not_exchanged_again() -> None:
         assert not await accounts.is_connected(request, by)
         env.here.clock.tick(days=3)
         for scope in ("read", "write"):
-            assert f"{env.here.url}/e/" in await env.tell("ann", scope=scope)
+            assert f"{env.here.url}/e/" in await env.call_tool("ann", scope=scope)
         assert len(crm.asked) == 1
 
 
@@ -365,16 +365,16 @@ async def test_call_during_a_disconnection_does_not_exchange_the_account_again(s
     texts = list[str]()
     async with living(exchange_env(audience=CRM)) as (env, crm):
         crm.reply = by_token(crm, env.issuer)
-        assert "ann@crm.example: 200" in await env.tell("ann")
+        assert "ann@crm.example: 200" in await env.call_tool("ann")
         (row,) = await env.here.connections()
 
         async def calls() -> None:
-            texts.append(await env.tell("ann", scope=scope))
+            texts.append(await env.call_tool("ann", scope=scope))
 
         crm.meanwhile["/revoke"] = calls
         await env.here.service.kinds.accounts.keys.disconnect(row.owner, row.id)
         assert f"{env.here.url}/e/" in texts[0]
-        assert f"{env.here.url}/e/" in await env.tell("ann", scope=scope)
+        assert f"{env.here.url}/e/" in await env.call_tool("ann", scope=scope)
         assert len(crm.asked) == 1
         assert await env.here.service.kinds.accounts.connections.all_of(row.owner) == ()
 
@@ -382,7 +382,7 @@ async def test_call_during_a_disconnection_does_not_exchange_the_account_again(s
 async def test_exchange_that_ends_during_the_disconnection_stores_nothing() -> None:
     async with living(exchange_env(audience=CRM)) as (env, crm):
         crm.reply = by_token(crm, env.issuer)
-        assert "ann@crm.example: 200" in await env.tell("ann")
+        assert "ann@crm.example: 200" in await env.call_tool("ann")
         (row,) = await env.here.connections()
         keys, exchanged, revoked = env.here.service.kinds.accounts.keys, Event(), Event()
 
@@ -398,7 +398,7 @@ async def test_exchange_that_ends_during_the_disconnection_stores_nothing() -> N
         ending = list[Task[Any]]()
         crm.meanwhile["/token"] = disconnects
         env.here.clock.tick(minutes=11)  # the token has expired
-        assert f"{env.here.url}/e/" in await env.tell("ann")
+        assert f"{env.here.url}/e/" in await env.call_tool("ann")
         exchanged.set()
         await ending[0]
         assert await env.here.service.kinds.accounts.connections.all_of(row.owner) == ()
@@ -408,22 +408,22 @@ async def test_tool_that_is_stopped_during_the_exchange_does_not_get_the_account
     async with living(exchange_env(audience=CRM)) as (env, crm):
         crm.reply = by_token(crm, env.issuer)
         connections = env.here.service.kinds.accounts.connections
-        assert "ann@crm.example: 200" in await env.tell("ann")
+        assert "ann@crm.example: 200" in await env.call_tool("ann")
         (row,) = await env.here.connections()
         crm.meanwhile["/token"] = partial(connections.unshare, row.owner, row.id, row.tools[0])
         env.here.clock.tick(minutes=11)  # the token has expired
-        assert f"{env.here.url}/e/" in await env.tell("ann")
+        assert f"{env.here.url}/e/" in await env.call_tool("ann")
 
 
 async def test_tool_without_permission_does_not_get_the_exchanged_account() -> None:
     async with living(exchange_env(audience=CRM)) as (env, crm):
         crm.reply = by_token(crm, env.issuer)
         connections = env.here.service.kinds.accounts.connections
-        assert "ann@crm.example: 200" in await env.tell("ann")
+        assert "ann@crm.example: 200" in await env.call_tool("ann")
         (row,) = await env.here.connections()
         await connections.unshare(row.owner, row.id, row.tools[0])
         for scope in ("read", "write"):
-            assert f"{env.here.url}/e/" in await env.tell("ann", scope=scope)
+            assert f"{env.here.url}/e/" in await env.call_tool("ann", scope=scope)
         (stopped,) = await env.here.connections()
         assert stopped.tools == ()
         assert len(crm.asked) == 1
@@ -433,20 +433,20 @@ async def test_tool_without_permission_does_not_get_the_exchanged_account() -> N
         assert stopped.tools == ()
         # The person allows it on the page.
         await env.here.service.elicitations.write(allow(stopped, row.tools[0], None))
-        assert "ann@crm.example: 200" in await env.tell("ann", scope="list")
+        assert "ann@crm.example: 200" in await env.call_tool("ann", scope="list")
 
 
 async def test_client_without_permission_does_not_get_the_exchanged_account() -> None:
     async with living(exchange_env(audience=CRM)) as (env, crm):
         crm.reply = by_token(crm, env.issuer)
         connections = env.here.service.kinds.accounts.connections
-        assert "ann@crm.example: 200" in await env.tell("ann")
+        assert "ann@crm.example: 200" in await env.call_tool("ann")
         (row,) = await env.here.connections()
         await connections.limit_to(row.owner, row.id, [])
         for scope in ("read", "write"):
-            assert f"{env.here.url}/e/" in await env.tell("ann", scope=scope)
+            assert f"{env.here.url}/e/" in await env.call_tool("ann", scope=scope)
         await connections.limit_to(row.owner, row.id, None)
-        assert "ann@crm.example: 200" in await env.tell("ann", scope="list")
+        assert "ann@crm.example: 200" in await env.call_tool("ann", scope="list")
 
 
 async def test_exchanged_token_without_an_end_is_exchanged_again_after_an_hour() -> None:
@@ -457,11 +457,11 @@ async def test_exchanged_token_without_an_end_is_exchanged_again_after_an_hour()
             return status, {name: value for name, value in says.items() if name != "expires_in"}
 
         crm.reply = endless
-        assert "ann@crm.example: 200" in await env.tell("ann")
-        assert "ann@crm.example: 200" in await env.tell("ann")
+        assert "ann@crm.example: 200" in await env.call_tool("ann")
+        assert "ann@crm.example: 200" in await env.call_tool("ann")
         assert len(crm.asked) == 1
         env.here.clock.tick(hours=1)
-        assert "ann@crm.example: 200" in await env.tell("ann")
+        assert "ann@crm.example: 200" in await env.call_tool("ann")
         assert len(crm.asked) == 2
 
 
@@ -469,7 +469,7 @@ async def test_subject_that_reads_like_several_claims_is_compared_whole() -> Non
     mallory = '{"sub":"ann"}'
     async with living(exchange_env(kind="jwt_bearer", matches="id")) as (env, crm):
         crm.reply = lambda _sent: crm.issues("opaque", "ann")
-        assert f"{env.here.url}/e/" in await env.tell(mallory)
+        assert f"{env.here.url}/e/" in await env.call_tool(mallory)
         assert await env.here.connections() == []
 
 

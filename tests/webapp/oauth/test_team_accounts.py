@@ -80,11 +80,11 @@ def team_of(*issuers: str, name: str = "engineering", **more: Any) -> Team:
 class TeamEnv(PeopleEnv):
     """People of an issuer, in teams according to the claims of their tokens."""
 
-    async def tell(self, subject: str, revision: str = LEGACY, **claims: Any) -> str:
+    async def call_tool(self, subject: str, revision: str = LEGACY, **claims: Any) -> str:
         """Call the tool as this person, from a client without elicitation. Return the text."""
-        return await self.tell_with(self.token(subject, **claims), revision)
+        return await self.call_tool_with(self.token(subject, **claims), revision)
 
-    async def tell_with(self, token: str, revision: str = LEGACY) -> str:
+    async def call_tool_with(self, token: str, revision: str = LEGACY) -> str:
         browser = await self.here.browser(None)
         caller = CutOffCaller(browser.browser, f"{self.here.url}/mcp", revision, elicits=False)
         caller.headers |= {"authorization": f"Bearer {token}"}
@@ -149,13 +149,15 @@ async def test_account_that_one_member_connected_can_be_used_by_the_others(
     env: TeamEnv, revision: str
 ) -> None:
     # finding: XO9
-    asked = await env.tell("ann", revision, **ENGINEERS)
+    asked = await env.call_tool("ann", revision, **ENGINEERS)
     link = env.link_in(asked)
     ann = await env.signed_in("ann", link)
     assert "Everyone in the team" in (await ann.visit(link)).text
     await Guest(ann).connect(link)
-    assert "octocat of engineering: 200" in await env.tell("ann", revision, **ENGINEERS)
-    assert "octocat of engineering: 200" in await env.tell("bob", revision, groups="engineering")
+    assert "octocat of engineering: 200" in await env.call_tool("ann", revision, **ENGINEERS)
+    assert "octocat of engineering: 200" in await env.call_tool(
+        "bob", revision, groups="engineering"
+    )
     (row,) = await env.here.connections()
     owners = env.here.service.elicitations.owners
     assert row.owner == owners.tag_of_team("engineering")
@@ -185,8 +187,8 @@ async def test_account_that_one_member_connected_can_be_used_by_the_others(
 async def test_person_outside_the_team_is_asked_for_an_own_account(
     env: TeamEnv, claims: dict[str, Any]
 ) -> None:
-    await env.connects("ann", await env.tell("ann", **ENGINEERS))
-    asked = await env.tell("eve", **claims)
+    await env.connects("ann", await env.call_tool("ann", **ENGINEERS))
+    asked = await env.call_tool("eve", **claims)
     assert "octocat" not in asked
     eve = await env.signed_in("eve", env.link_in(asked))
     page = (await eve.visit(env.link_in(asked))).text
@@ -195,18 +197,18 @@ async def test_person_outside_the_team_is_asked_for_an_own_account(
     assert "Continue" in page
     assert "octocat" not in await env.accounts(eve)
     await Guest(eve).connect(env.link_in(asked))
-    assert "octocat of None: 200" in await env.tell("eve", **claims)
+    assert "octocat of None: 200" in await env.call_tool("eve", **claims)
     mine = {one.owner: one.team for one in await env.here.connections()}
     assert mine[env.owner("eve")] is None
     assert len(mine) == 2
 
 
 async def test_person_who_left_the_team_is_asked_again_at_the_next_call(env: TeamEnv) -> None:
-    ann = await env.connects("ann", await env.tell("ann", **ENGINEERS))
-    assert "octocat of engineering" in await env.tell("bob", **ENGINEERS)
+    ann = await env.connects("ann", await env.call_tool("ann", **ENGINEERS))
+    assert "octocat of engineering" in await env.call_tool("bob", **ENGINEERS)
     for who in ("bob", "ann"):  # also the person who connected it
-        assert "octocat" not in await env.tell(who, **SALES)
-    assert "octocat of engineering" in await env.tell("bob", **ENGINEERS)
+        assert "octocat" not in await env.call_tool(who, **SALES)
+    assert "octocat of engineering" in await env.call_tool("bob", **ENGINEERS)
     # Ann's session names no team, but she can still disconnect the account that she connected.
     page = await env.accounts(ann)
     assert "You connected it for the team" in page
@@ -215,34 +217,34 @@ async def test_person_who_left_the_team_is_asked_again_at_the_next_call(env: Tea
     await ann.press(f"{env.here.url}/connections/{tail}/disconnect", to="/disconnect")
     (row,) = await env.here.connections()
     assert row.status == "disconnected"
-    assert "octocat" not in await env.tell("bob", **ENGINEERS)
+    assert "octocat" not in await env.call_tool("bob", **ENGINEERS)
 
 
 async def test_unread_answer_is_not_used_after_the_person_has_left_the_team(env: TeamEnv) -> None:
     # Ann connected the account, but her call never received the answer.
-    await env.connects("ann", await env.tell("ann", **ENGINEERS))
-    assert "octocat" not in await env.tell("ann", **SALES)
+    await env.connects("ann", await env.call_tool("ann", **ENGINEERS))
+    assert "octocat" not in await env.call_tool("ann", **SALES)
 
 
 async def test_claim_of_another_issuer_makes_no_member(tmp_path: Path) -> None:
     async with living(issuing(Clock())) as other, living(team_env(other)) as env:
-        await env.connects("ann", await env.tell("ann", **ENGINEERS))
+        await env.connects("ann", await env.call_tool("ann", **ENGINEERS))
         token = other.token("ann", audience=f"{env.here.url}/mcp", **ENGINEERS)
-        asked = await env.tell_with(token)
+        asked = await env.call_tool_with(token)
         assert "octocat" not in asked
         assert env.link_in(asked)
         forged = other.token(
             "ann", audience=f"{env.here.url}/mcp", **{**ENGINEERS, "iss": env.issuer.url}
         )
         with pytest.raises((AssertionError, ValueError, KeyError)):
-            env.link_in(await env.tell_with(forged))
+            env.link_in(await env.call_tool_with(forged))
 
 
 async def test_member_sees_the_account_and_cannot_change_it(env: TeamEnv) -> None:
-    await env.connects("ann", await env.tell("ann", **ENGINEERS))
+    await env.connects("ann", await env.call_tool("ann", **ENGINEERS))
     env.issuer.claims = ENGINEERS
     bob = await env.signed_in("bob", f"{env.here.url}/connections")
-    await env.tell("bob", **ENGINEERS)
+    await env.call_tool("bob", **ENGINEERS)
     page = await env.accounts(bob)
     assert "It belongs to the team" in page
     assert ">bob<" in page
@@ -260,7 +262,7 @@ async def test_list_of_accounts_updates_itself_when_an_account_of_a_team_ends(
     env: TeamEnv,
 ) -> None:
     # finding: XP7
-    ann = await env.connects("ann", await env.tell("ann", **ENGINEERS))
+    ann = await env.connects("ann", await env.call_tool("ann", **ENGINEERS))
     url, page = f"{env.here.url}/connections", await env.accounts(ann)
     (status,) = re.findall(r'data-live="/connections/live"[^>]* data-status="(.*?)"', page)
     async with ann.browser.stream("GET", f"{url}/live") as live:
@@ -330,7 +332,7 @@ async def test_users_of_the_application_can_be_listed_as_members() -> None:
 
 async def test_account_of_a_team_is_found_only_for_its_members() -> None:
     async with living(team_env()) as env:
-        await env.connects("ann", await env.tell("ann", **ENGINEERS))
+        await env.connects("ann", await env.call_tool("ann", **ENGINEERS))
         (row,) = await env.here.connections()
         connections = env.here.service.kinds.accounts.connections
         for teams, expected in ((("engineering",), row.owner), ((), "eve"), (("sales",), "eve")):
@@ -340,7 +342,7 @@ async def test_account_of_a_team_is_found_only_for_its_members() -> None:
 
 async def test_erasing_a_person_disconnects_what_they_connected_for_a_team() -> None:
     async with living(team_env()) as env:
-        await env.connects("ann", await env.tell("ann", **ENGINEERS))
+        await env.connects("ann", await env.call_tool("ann", **ENGINEERS))
         await purge_owner(env.here.service, env.owner("ann"), is_sure=True)
         (row,) = await env.here.connections()
         assert row.status == "disconnected"

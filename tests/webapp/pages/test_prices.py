@@ -74,12 +74,12 @@ async def test_refunds_are_shown_in_the_language_of_the_page(shop: Shop) -> None
         buy.person.browser.headers["accept-language"] = "de"
         await give_up(shop, buy)
         await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await shop.send_all()
         await shop.refund_by_hand(amount="123456")
-        await shop.tell_all()
+        await shop.send_all()
         page = await buy.person.visit(f"{shop.url}/payments")
         assert "1.234,56 €" in page.text.replace("\u00a0", " ")
         await shop.refund_by_hand()
-        await shop.tell_all()
+        await shop.send_all()
         page = await buy.person.visit(buy.link)
         assert page.heading == "Erstattet: 123.456,78 €"

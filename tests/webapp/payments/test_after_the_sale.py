@@ -45,7 +45,7 @@ async def unused_payment_page(shop: Shop, buy: Buying) -> str:
     """Pay for a call that was abandoned, and return the provider's page of the unused payment."""
     await give_up(shop, buy)
     there = await buy.press("card")
-    await shop.tell_all()
+    await shop.send_all()
     assert await shop.ledger() == ["open"]
     return there
 
@@ -61,7 +61,7 @@ async def test_dispute_takes_the_providers_current_state_whichever_event_arrives
     async with buying(shop) as buy:
         there = await unused_payment_page(shop, buy)
         reported = await happens(shop, buy, there, "claim", "lost", "appeal", "won")
-        await shop.tell(reported[number])
+        await shop.send(reported[number])
         await shop.sweep()
         assert await shop.ledger() == ["open"]
         assert (await listed(shop)).disputes == {f"dp_{intent_of(reported[0])}": "won"}
@@ -78,7 +78,7 @@ async def test_lost_dispute_with_a_won_appeal_counts_as_won(
         for number, status in enumerate(steps):
             event = claim(payment, "charge.dispute.updated", status=status)
             event |= {"id": f"evt_{number}", "created": event["created"] + number}
-            await shop.tell(event)
+            await shop.send(event)
             await shop.sweep()
             assert await shop.ledger() == ["open" if status == "won" else "disputed"]
 
@@ -88,7 +88,7 @@ async def test_bank_inquiry_leaves_the_payment_usable(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await unused_payment_page(shop, buy)
         for event in await happens(shop, buy, there, "inquiry"):
-            await shop.tell(event)
+            await shop.send(event)
         await shop.sweep()
         row = await listed(shop)
         assert (row.standing, row.is_open, row.disputed) == ("open", True, 0)
@@ -98,7 +98,7 @@ async def test_bank_inquiry_leaves_the_payment_usable(shop: Shop) -> None:
         # An inquiry needs an answer to the bank even after the payment was used.
         assert (await listed(shop)).is_open
         for event in await happens(shop, buy, there, "closed"):
-            await shop.tell(event)
+            await shop.send(event)
         await shop.sweep()
         assert not (await listed(shop)).is_open
 
@@ -108,7 +108,7 @@ async def test_partial_dispute_withdraws_only_the_disputed_amount(shop: Shop) ->
     async with buying(shop) as buy:
         there = await unused_payment_page(shop, buy)
         for event in await happens(shop, buy, there, "claim_part"):
-            await shop.tell(event)
+            await shop.send(event)
         await shop.sweep()
         row = await listed(shop)
         assert (row.standing, row.disputed) == ("open", 450)
@@ -117,7 +117,7 @@ async def test_partial_dispute_withdraws_only_the_disputed_amount(shop: Shop) ->
         assert "of it is disputed at your bank" in page.text
         assert await buy.again() == "paid 9.00 EUR"
         for event in await happens(shop, buy, there, "lost"):
-            await shop.tell(event)
+            await shop.send(event)
         await shop.sweep()
         await ends_in(shop, ["spent"])
         row = await listed(shop)
@@ -132,7 +132,7 @@ async def test_dispute_of_the_rest_after_a_partial_refund_disputes_the_payment(s
         there = await unused_payment_page(shop, buy)
         await happens(shop, buy, there, "claim_part")
         await given_back(shop, amount="4.50")
-        await shop.tell((await happens(shop, buy, there, "lost"))[-1])
+        await shop.send((await happens(shop, buy, there, "lost"))[-1])
         await shop.sweep()
         assert await shop.ledger() == ["disputed"]
 
@@ -154,7 +154,7 @@ async def test_refund_that_fails_later_is_listed_as_owed_and_can_be_repeated(
         shop.clock.tick(days=3)
         for event in await happens(shop, buy, there, "refund_fails"):
             if is_reported:
-                await shop.tell(event)
+                await shop.send(event)
         await shop.sweep()
         owed = 900 if amount is None else 300
         row = await listed(shop)
@@ -203,7 +203,7 @@ async def test_operator_can_close_a_failed_refund_as_done(shop: Shop) -> None:
         there = await unused_payment_page(shop, buy)
         await given_back(shop)
         for event in await happens(shop, buy, there, "refund_fails"):
-            await shop.tell(event)
+            await shop.send(event)
         page = await buy.person.visit(buy.link)
         assert page.heading == "A refund of 9.00 € failed"
         (payment,) = await shop.payments()
@@ -226,11 +226,11 @@ async def test_failure_event_of_an_earlier_refund_does_not_undo_a_later_refund(
             await given_back(shop)
         shop.line.broken.clear()
         (failed,) = (await happens(shop, buy, there, "refund_fails"))[-1:]
-        await shop.tell(failed)
+        await shop.send(failed)
         shop.clock.tick(minutes=6)
         await shop.sweep()
         assert [one["status"] for one in await shop.refunds()] == ["pending", "failed"]
-        await shop.tell({**json.loads(failed), "id": "evt_again"})
+        await shop.send({**json.loads(failed), "id": "evt_again"})
         await shop.sweep()
         row = await listed(shop)
         assert (row.standing, row.owed, row.refunded) == ("refund pending", 0, 900)
@@ -262,7 +262,7 @@ async def test_routine_events_of_our_own_sales_are_accepted_without_warnings(
         }[kind]
         about = {"object": kind, "metadata": metadata, **about}
         for number, name in enumerate(ORDINARY[kind]):
-            answer = await shop.tell(sent_event(name, about, id=f"evt_{number}"))
+            answer = await shop.send(sent_event(name, about, id=f"evt_{number}"))
             assert answer.status_code == 200
         await shop.sweep()
         assert "refused" not in {hook.status for hook in await shop.webhooks()}
@@ -280,7 +280,7 @@ async def test_model_sees_at_once_that_a_different_amount_was_paid(shop: Shop) -
         event = json.loads(shop.post.pop())
         event["data"]["object"] |= {"amount_total": 1071}
         shop.line.amends |= {"amount_total": 1071}
-        await shop.tell(event)
+        await shop.send(event)
         assert "must not pay again" in await buy.result()
         page = await buy.person.visit(buy.link)
         assert page.heading == "A different amount was paid"
@@ -294,7 +294,7 @@ async def test_unknown_status_in_an_event_of_another_product_is_accepted(shop: S
     # finding: XM10
     other = await shop.make_session(client_reference_id="another-product")
     for number, words in enumerate(({"payment_status": "escrowed"}, {"status": "parked"})):
-        answer = await shop.tell(sent_event(COMPLETED, {**other, **words}, id=f"evt_{number}"))
+        answer = await shop.send(sent_event(COMPLETED, {**other, **words}, id=f"evt_{number}"))
         assert answer.status_code == 200
 
 
@@ -307,7 +307,7 @@ async def test_unknown_status_of_our_payment_is_logged_and_checked_at_the_provid
         paid = shop.post.pop()
         event = json.loads(paid)
         event["data"]["object"] |= {"payment_status": "escrowed"}
-        assert (await shop.tell(event)).status_code == 200
+        assert (await shop.send(event)).status_code == 200
         (line,) = [one for one in caplog.records if one.getMessage() == "payment.unknown_status"]
         assert vars(line)["why"] == "escrowed"
         (row,) = (await list_payments(shop.service, only_open=True)).rows

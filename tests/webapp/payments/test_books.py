@@ -45,7 +45,7 @@ class Books:
             await self.buy.person.press_there(self.there, button)
             if button != "slow":
                 await eventually(lambda: self.shop.post)
-            await self.shop.tell_all()
+            await self.shop.send_all()
         await self.shop.sweep()
 
     async def refund(self, amount: str | None = None, *, days: int = 0) -> str:
@@ -54,7 +54,7 @@ class Books:
             self.shop.service, tail_of(payment), reason=None, also_spent=False, amount=amount
         )
         await eventually(lambda: self.shop.post)
-        await self.shop.tell_all()
+        await self.shop.send_all()
         self.shop.clock.tick(days=days)
         return line
 
@@ -150,7 +150,7 @@ async def booked(shop: Shop) -> AsyncIterator[Books]:
             books = Books(shop, buy, reported)
             await give_up(shop, buy)
             books.there = await buy.press("card")
-            await shop.tell_all()
+            await shop.send_all()
             yield books
 
 

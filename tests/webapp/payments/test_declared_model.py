@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flows.errors import ElicitError
 from flows.payments.receipt import ReceiptStatus
-from tests.support.acme import DECLARED, Acme, declared, tell
+from tests.support.acme import DECLARED, Acme, declared, send
 from tests.support.payment_env import PaymentEnv, selling
 from webapp.sweeper import fall_due
 
@@ -88,7 +88,7 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
         if len(self.acme.checkouts) > made:
             self.pay(made, "paid", is_reported)
             if is_reported and is_acknowledged:
-                self.do(self._tell(*self.post.pop()))
+                self.do(self._send(*self.post.pop()))
 
     @precondition(lambda self: self.acme.checkouts)
     @rule(
@@ -138,16 +138,16 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
 
     @precondition(lambda self: self.acme.checkouts)
     @rule(which=some, comes_again=st.booleans())
-    def tell(self, which: int, comes_again: bool) -> None:
+    def send_event(self, which: int, comes_again: bool) -> None:
         if not self.post:
             return
         name, event = self.post[which % len(self.post)]
         if not comes_again:
             self.post.remove((name, event))
-        self.do(self._tell(name, event))
+        self.do(self._send(name, event))
 
-    async def _tell(self, name: str, event: bytes) -> None:
-        answer = await tell(self.payment_env, event, id=name)
+    async def _send(self, name: str, event: bytes) -> None:
+        answer = await send(self.payment_env, event, id=name)
         assert answer.status_code in (200, 503), answer.text
         if answer.status_code == 503:
             self.post.append((name, event))  # the provider sends the event again
@@ -211,7 +211,7 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
     async def end_well(self) -> None:
         self.acme.is_down, self.acme.loses = False, None
         for name, event in reversed([*self.post]):
-            await self._tell(name, event)
+            await self._send(name, event)
         for amount in ({"minutes": 31}, {"minutes": 31}, {"days": 2}, {"days": 2}):
             self.payment_env.clock.tick(**amount)
             await self.sweep()

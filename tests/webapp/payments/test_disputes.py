@@ -28,7 +28,7 @@ from tests.support.acme import (
     declared,
     ledger,
     paid,
-    tell,
+    send,
 )
 from tests.support.own_provider import Orchard
 from tests.support.payment_env import Interrupted, PaymentEnv, selling
@@ -68,7 +68,7 @@ async def test_older_notice_does_not_end_a_dispute(
     events = [acme.pay(), acme.event(refunded=100), acme.event(refunded=100, charged_back=800)]
     acme.checkouts["co-1"] |= {"refunded": 100, "charged_back": 800}
     for number in order:
-        assert (await tell(payment_env, events[number], id=f"msg_{number}")).status_code == 200
+        assert (await send(payment_env, events[number], id=f"msg_{number}")).status_code == 200
     assert await ledger(payment_env) == [DISPUTED]
     await payment_env.sweep(days=8)
     assert (await ledger(payment_env), acme.refunds) == ([DISPUTED], {})
@@ -90,7 +90,7 @@ async def test_refund_or_chargeback_gets_the_same_ledger_status_in_any_event_ord
     events = [acme.pay(), acme.pay(**gone)]
     acme.checkouts["co-1"] |= gone
     for number, event in enumerate(reversed(events) if is_gone_first else events):
-        await tell(payment_env, event, id=f"msg_{number}")
+        await send(payment_env, event, id=f"msg_{number}")
         assert await ledger(payment_env) == [status if number or is_gone_first else OPEN]
         if number == 0:
             ends = Status.FAILED if is_gone_first else Status.ACCEPTED
@@ -111,7 +111,7 @@ async def test_refund_or_chargeback_known_at_payment_is_in_the_first_ledger_row(
     if is_asked:
         await asked_about(payment_env, asked)
     else:
-        await tell(payment_env, event)
+        await send(payment_env, event)
     (payment,) = await payment_env.service.kinds.payments.ledger.all()
     assert payment.version == 1  # the payment was written only once
     assert payment.refunded == gone.get("refunded", 0)
@@ -124,9 +124,9 @@ async def test_an_older_event_that_is_replayed_changes_nothing(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     await begun(payment_env)
-    await tell(payment_env, acme.pay(), id="msg_1")
-    await tell(payment_env, acme.event(refunded=100), id="msg_2")
-    await tell(payment_env, acme.event(refunded=100, charged_back=800), id="msg_3")
+    await send(payment_env, acme.pay(), id="msg_1")
+    await send(payment_env, acme.event(refunded=100), id="msg_2")
+    await send(payment_env, acme.event(refunded=100, charged_back=800), id="msg_3")
     before = await payment_env.service.kinds.payments.ledger.all()
     for hook in await payment_env.webhooks():
         await replay_hook(payment_env.service, tail_of(hook))
@@ -138,13 +138,13 @@ async def test_dispute_opened_by_an_event_is_ended_only_by_an_event(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
-    await tell(payment_env, acme.pay(), id="msg_1")
+    await send(payment_env, acme.pay(), id="msg_1")
     for number, kind in enumerate(("claim.opened", "claim.lost")):
         reported = acme.event().replace(b"checkout.updated", kind.encode())
-        await tell(payment_env, reported, id=f"msg_{number}_2")
+        await send(payment_env, reported, id=f"msg_{number}_2")
         assert await asked_about(payment_env, asked) == [DISPUTED]
     won = acme.event().replace(b"checkout.updated", b"claim.won")
-    await tell(payment_env, won, id="msg_3")
+    await send(payment_env, won, id="msg_3")
     assert await ledger(payment_env) == [OPEN]
 
 
@@ -156,10 +156,10 @@ async def test_dispute_arriving_as_a_refund_starts_stops_the_refund(
         declared(DECLARED + NEWS, folder=tmp_path), acme, store=store
     ) as payment_env:
         asked = await begun(payment_env)
-        await tell(payment_env, acme.pay())
+        await send(payment_env, acme.pay())
         payment = await payment_env.receipt(asked)
         opened = acme.event().replace(b"checkout.updated", b"claim.opened")
-        store.meanwhile.append(lambda: tell(payment_env, opened, id="msg_2"))
+        store.meanwhile.append(lambda: send(payment_env, opened, id="msg_2"))
         refund = payment_env.service.kinds.payments.refunds.refund
         with pytest.raises(NotPossible, match="disputed"):
             await refund(payment.owner, payment.id, reason=None)
@@ -168,7 +168,7 @@ async def test_dispute_arriving_as_a_refund_starts_stops_the_refund(
         assert (await ledger(payment_env), acme.refunds) == ([DISPUTED], {})
         # The bank took nothing, so the refund that had begun continues.
         won = acme.event().replace(b"checkout.updated", b"claim.won")
-        await tell(payment_env, won, id="msg_3")
+        await send(payment_env, won, id="msg_3")
         await payment_env.sweep(days=8)
         assert (await ledger(payment_env), len(acme.refunds)) == ([REFUNDED], 1)
 
@@ -197,7 +197,7 @@ async def rows_of(notices: list[dict[str, Any]], *, folder: Path) -> list[Paymen
             kind = says.get("kind", "checkout.updated")
             event = acme.event(**{key: value for key, value in says.items() if key != "kind"})
             event = event.replace(b"checkout.updated", kind.encode())
-            assert (await tell(payment_env, event, id=f"msg_{number}")).status_code == 200
+            assert (await send(payment_env, event, id=f"msg_{number}")).status_code == 200
         await payment_env.sweep()
         rows = await payment_env.service.kinds.payments.ledger.all()
     # Ids, owners, versions and event ids differ in each run, so leave them out.
@@ -240,10 +240,10 @@ async def test_won_dispute_is_closed_in_either_event_order(
     payment_env: PaymentEnv, acme: Acme, kinds: tuple[str, str]
 ) -> None:
     await begun(payment_env)
-    await tell(payment_env, acme.pay())
+    await send(payment_env, acme.pay())
     for kind in kinds:
         reported = acme.event().replace(b"checkout.updated", kind.encode())
-        await tell(payment_env, reported, id=f"msg_{kind}".replace(".", "_"))
+        await send(payment_env, reported, id=f"msg_{kind}".replace(".", "_"))
     assert await ledger(payment_env) == [OPEN]
 
 
@@ -251,9 +251,9 @@ async def test_payment_withdrawn_by_a_dispute_event_is_not_refunded(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
-    await tell(payment_env, acme.pay())
+    await send(payment_env, acme.pay())
     gone = acme.event().replace(b"checkout.updated", b"claim.gone")
-    await tell(payment_env, gone, id="msg_2")
+    await send(payment_env, gone, id="msg_2")
     for days in (1, 7, 20):
         assert await asked_about(payment_env, asked) == [DISPUTED]
         await payment_env.sweep(days=days)
@@ -274,7 +274,7 @@ async def test_refund_of_partly_claimed_payment_refunds_only_the_rest(
 ) -> None:
     asked = await paid(payment_env, acme)
     acme.checkouts["co-1"]["charged_back"] = 300
-    await tell(payment_env, acme.event(), id="msg_2")
+    await send(payment_env, acme.event(), id="msg_2")
     assert (await refunded(payment_env, asked)).price == Money("6.00", "EUR")
     assert acme.checkouts["co-1"]["refunded"] == 600
     payment = await payment_env.receipt(asked)
@@ -290,7 +290,7 @@ async def test_started_refund_is_retried_without_the_part_that_a_bank_claims(
     acme.checkouts["co-1"]["charged_back"] = 300
     with pytest.raises(Failed):
         await refunded(payment_env, asked)
-    await tell(payment_env, acme.event(), id="msg_2")
+    await send(payment_env, acme.event(), id="msg_2")
     await payment_env.sweep(minutes=31)
     payment = await payment_env.receipt(asked)
     assert (payment.status, payment.refunded) == (DISPUTED, 600)
@@ -301,7 +301,7 @@ async def test_rest_of_refund_follows_after_the_bank_gave_its_part_back(
 ) -> None:
     asked = await paid(payment_env, acme)
     acme.checkouts["co-1"]["charged_back"] = 300
-    await tell(payment_env, acme.event(), id="msg_2")
+    await send(payment_env, acme.event(), id="msg_2")
     await refunded(payment_env, asked)
     acme.checkouts["co-1"]["charged_back"] = 0
     assert await asked_about(payment_env, asked) == [ReceiptStatus.REFUNDING]
@@ -314,11 +314,11 @@ async def test_repeated_refund_of_partly_claimed_payment_refunds_once(
 ) -> None:
     asked = await paid(payment_env, acme)
     acme.checkouts["co-1"]["charged_back"] = 300
-    await tell(payment_env, acme.event(), id="msg_2")
+    await send(payment_env, acme.event(), id="msg_2")
     for _ in range(2):
         assert (await refunded(payment_env, asked)).price == Money("6.00", "EUR")
     acme.checkouts["co-1"]["charged_back"] = 900
-    await tell(payment_env, acme.event(), id="msg_3")
+    await send(payment_env, acme.event(), id="msg_3")
     with pytest.raises(NotPossible):
         await refunded(payment_env, asked)
     assert len(acme.refunds) == 1
@@ -330,7 +330,7 @@ async def test_repeated_refund_of_refunded_payment_is_not_changed_by_a_claim(
     asked = await paid(payment_env, acme)
     await refunded(payment_env, asked)
     acme.checkouts["co-1"]["charged_back"] = 300
-    await tell(payment_env, acme.event(), id="msg_2")
+    await send(payment_env, acme.event(), id="msg_2")
     assert (await refunded(payment_env, asked)).price == Money("9.00", "EUR")
     assert len(acme.refunds) == 1
 
@@ -340,7 +340,7 @@ async def test_part_refund_above_the_unclaimed_rest_is_refused(
 ) -> None:
     asked = await paid(payment_env, acme)
     acme.checkouts["co-1"]["charged_back"] = 300
-    await tell(payment_env, acme.event(), id="msg_2")
+    await send(payment_env, acme.event(), id="msg_2")
     with pytest.raises(NoRefunds, match="so at most 6"):
         await refunded(payment_env, asked, up_to=601)
     assert acme.refunds == {}
@@ -356,7 +356,7 @@ async def test_claim_stops_refund_at_a_provider_without_partial_refunds(
     async with selling(declared(whole, folder=tmp_path), acme) as payment_env:
         asked = await paid(payment_env, acme)
         acme.checkouts["co-1"]["charged_back"] = 300
-        await tell(payment_env, acme.event(), id="msg_2")
+        await send(payment_env, acme.event(), id="msg_2")
         with pytest.raises(NoRefunds, match="refund the rest at the provider"):
             await refunded(payment_env, asked)
         assert (await ledger(payment_env), acme.refunds) == ([OPEN], {})

@@ -26,8 +26,8 @@ from tests.support.acme import (
     ledger,
     noted,
     paid,
+    send,
     still_open,
-    tell,
     webhook_statuses,
 )
 from tests.support.disputes import CLOSED, claim, claimed
@@ -82,7 +82,7 @@ async def test_replayed_long_dispute_of_an_unknown_payment_stays_unknown(
     async with buying(shop) as buy:
         payment = await unused(shop, buy)
         foreign = claim(payment, payment_intent="pi_of_another_sale", **EVIDENCE)
-        await shop.tell(foreign)
+        await shop.send(foreign)
         await shop.sweep()
         unknown = await only(shop, "unknown")
         assert (await replayed(shop, unknown)).endswith("  unknown")
@@ -95,7 +95,7 @@ async def test_long_event_that_arrives_before_the_checkout_reply_waits_for_the_r
     async def overtake(checkout: dict[str, Any]) -> None:
         acme.before_it_answers = None
         event = acme.pay(checkout["id"], note="x" * BODY_BYTES_STORED)
-        assert await received(await tell(payment_env, event)) == "waiting"
+        assert await received(await send(payment_env, event)) == "waiting"
 
     acme.before_it_answers = overtake
     asked = await payment_env.begun()
@@ -117,7 +117,7 @@ async def test_event_waiting_for_its_session_polls_the_provider_with_backoff(
         await payment_env.go_on(asked)  # the lost reply contained the page's id
     event = acme.pay().replace(b"co-1", b"co-77")
     acme.is_down = True
-    assert await received(await tell(payment_env, event)) == "waiting"
+    assert await received(await send(payment_env, event)) == "waiting"
     since, asked_at = payment_env.clock(), list[float]()
     while payment_env.clock() - since < timedelta(minutes=29):
         calls = len(acme.calls)
@@ -149,10 +149,10 @@ async def test_dispute_that_arrives_before_its_payment_is_applied_to_the_payment
     claims_env: PaymentEnv, acme: Acme
 ) -> None:
     await begun(claims_env)
-    assert await received(await tell(claims_env, lost(acme))) == "waiting"
+    assert await received(await send(claims_env, lost(acme))) == "waiting"
     await claims_env.sweep()
     assert await webhook_statuses(claims_env) == [("waiting", "payment")]
-    await tell(claims_env, acme.pay(), id="msg_2")
+    await send(claims_env, acme.pay(), id="msg_2")
     assert await ledger(claims_env) == [ReceiptStatus.DISPUTED]
     assert sorted(await webhook_statuses(claims_env)) == [("applied", None), ("applied", None)]
     claims_env.clock.tick(days=8)
@@ -173,7 +173,7 @@ async def test_early_dispute_received_by_another_process_is_applied_to_the_payme
     headers = signing.standard_webhooks(lost(acme), secret=SIGNS, now=now, id="msg_1")
     reported = verify(gateway.scheme, body=lost(acme), headers=headers, secrets=[SIGNS], now=now)
     assert await other.receive(gateway, reported) == "waiting"
-    await tell(claims_env, acme.pay(), id="msg_2")
+    await send(claims_env, acme.pay(), id="msg_2")
     assert await ledger(claims_env) == [ReceiptStatus.DISPUTED]
 
 
@@ -181,13 +181,13 @@ async def test_payment_arriving_days_after_its_dispute_is_disputed_at_once(
     claims_env: PaymentEnv, acme: Acme
 ) -> None:
     await begun(claims_env)
-    await tell(claims_env, lost(acme))
+    await send(claims_env, lost(acme))
     acme.checkouts["co-1"]["state"] = "closed"
     for _ in range(4):
         claims_env.clock.tick(days=1)
         await claims_env.sweep()
         assert await webhook_statuses(claims_env) == [("waiting", "payment")]
-    await tell(claims_env, acme.pay(), id="msg_2")
+    await send(claims_env, acme.pay(), id="msg_2")
     assert await ledger(claims_env) == [ReceiptStatus.DISPUTED]
 
 
@@ -195,7 +195,7 @@ async def test_waiting_dispute_of_a_payment_that_differs_from_the_request_is_ref
     claims_env: PaymentEnv, acme: Acme
 ) -> None:
     await begun(claims_env)
-    await tell(claims_env, lost(acme))
+    await send(claims_env, lost(acme))
     acme.pay()
     acme.checkouts["co-1"]["amount"] = 400
     claims_env.clock.tick(minutes=1)
@@ -209,7 +209,7 @@ async def test_waiting_dispute_event_polls_with_backoff_and_is_finally_erased(
     claims_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(claims_env)
-    await tell(claims_env, lost(acme))
+    await send(claims_env, lost(acme))
     before = len(acme.calls)
     for _ in range(50):
         await claims_env.sweep()
@@ -236,11 +236,11 @@ async def test_dispute_after_the_question_was_erased_is_applied(
 ) -> None:
     await erased(payment_env, await used(payment_env, acme))
     found = acme.event(charged_back=900)
-    assert await received(await tell(payment_env, found, id="msg_2")) == "disputed"
+    assert await received(await send(payment_env, found, id="msg_2")) == "disputed"
     assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
     assert await webhook_statuses(payment_env) == [("applied", None)]
     for id in ("msg_2", "msg_3"):
-        await received(await tell(payment_env, found, id=id))
+        await received(await send(payment_env, found, id=id))
     assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
 
 
@@ -248,7 +248,7 @@ async def test_refund_after_the_question_was_erased_is_applied(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     await erased(payment_env, await used(payment_env, acme))
-    assert await received(await tell(payment_env, acme.event(refunded=300), id="msg_2")) == "spent"
+    assert await received(await send(payment_env, acme.event(refunded=300), id="msg_2")) == "spent"
     [payment] = await payment_env.service.kinds.payments.ledger.all()
     assert payment.refunded == 300
 
@@ -269,12 +269,12 @@ async def test_disputed_permanent_purchase_is_not_reusable_after_its_question_wa
     asked = await payment_env.service.elicitations.get(rows[0].id)
     assert asked is not None
     await payment_env.go_on(asked)
-    await tell(payment_env, acme.pay())
+    await send(payment_env, acme.pay())
     await (await buying_it).spend()
     # This process remembers the payment, because no result was noted.
     await erased(payment_env, asked)
     assert (
-        await received(await tell(payment_env, acme.event(charged_back=900), id="m2")) == "disputed"
+        await received(await send(payment_env, acme.event(charged_back=900), id="m2")) == "disputed"
     )
     payments = payment_env.service.kinds.payments
     assert [one.holds_key for one in await payments.ledger.all()] == [False]
@@ -290,7 +290,7 @@ async def test_event_after_the_question_was_erased_is_stored_and_the_refund_stay
     asked = await paid(payment_env, acme)
     await erased(payment_env, asked)
     for _ in range(2):
-        assert (await tell(payment_env, acme.event(**says), id="msg_2")).status_code == 200
+        assert (await send(payment_env, acme.event(**says), id="msg_2")).status_code == 200
     [hook] = await payment_env.webhooks()
     assert hook.status in ("applied", "repeated")
     assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]  # the payment was unused
@@ -305,7 +305,7 @@ async def test_event_that_contradicts_the_payment_of_an_erased_question_is_refus
 ) -> None:
     await erased(payment_env, await used(payment_env, acme))
     event = acme.event(charged_back=900, **says)
-    assert await received(await tell(payment_env, event, id="msg_2")) == "refused"
+    assert await received(await send(payment_env, event, id="msg_2")) == "refused"
     assert await webhook_statuses(payment_env) == [("refused", why)]
     assert await ledger(payment_env) == [ReceiptStatus.SPENT]
 
@@ -318,7 +318,7 @@ async def test_payment_for_an_erased_question_is_listed_for_the_operator(
     await payment_env.sweep()
     await erased(payment_env, asked)
     for number in range(2):
-        assert await received(await tell(payment_env, acme.pay(n=number))) == "refused"
+        assert await received(await send(payment_env, acme.pay(n=number))) == "refused"
     assert await webhook_statuses(payment_env) == [("refused", "erased")] * 2
     for row in (await list_hooks(payment_env.service)).rows:
         reported = (row.provider, row.event, row.status, row.why)
@@ -334,7 +334,7 @@ async def test_signed_event_with_a_different_amount_is_listed_for_the_operator(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     await begun(payment_env)
-    assert await received(await tell(payment_env, acme.pay(amount=400))) == "refused"
+    assert await received(await send(payment_env, acme.pay(amount=400))) == "refused"
     assert await webhook_statuses(payment_env) == [("refused", "amount")]
     assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(payment_env)
 
@@ -347,7 +347,7 @@ async def test_refunded_or_failed_payment_for_an_erased_question_is_not_listed(
     await payment_env.sweep()
     await erased(payment_env, asked)
     for event in (acme.pay(refunded=900), acme.pay(state="failed")):
-        assert await received(await tell(payment_env, event)) == "unknown"
+        assert await received(await send(payment_env, event)) == "unknown"
     assert await still_open(payment_env) == []
 
 
@@ -363,7 +363,7 @@ async def test_payment_for_a_question_missing_from_the_store_is_listed_for_the_o
     lost = fresh_id(owner, now=payment_env.clock(), random=b"r" * 12)
     payment_env.clock.tick(days=days)
     for _ in range(2):
-        assert await received(await tell(payment_env, acme.pay(reference=lost))) in (
+        assert await received(await send(payment_env, acme.pay(reference=lost))) in (
             "refused",
             "duplicate",
         )
@@ -382,7 +382,7 @@ async def test_payment_for_another_product_in_our_account_is_unknown(
 ) -> None:
     asked = await begun(payment_env)
     for reference in (asked.owner, f"{asked.owner}x", "order-8"):
-        assert await received(await tell(payment_env, acme.pay(reference=reference))) == "unknown"
+        assert await received(await send(payment_env, acme.pay(reference=reference))) == "unknown"
     assert await still_open(payment_env) == []
 
 

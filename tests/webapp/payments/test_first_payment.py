@@ -81,7 +81,7 @@ async def test_steps_of_the_page_lead_through_a_sale_and_its_refund(shop: Shop) 
             outputs[line] = await run(shop, line, id=tail_of(payment))
             if "refund" in line:
                 await eventually(lambda: shop.post)
-                await shop.tell_all()
+                await shop.send_all()
     sale, came, refund, still_open, compared = outputs.values()
     assert "standing='spent'" in sale
     assert "checkout.session.completed" in came

@@ -92,7 +92,7 @@ async def test_dispute_found_by_polling_ends_with_the_won_event(shop: Shop) -> N
         await buy.result()
         await buy.person.press_there(there, "won")
         await eventually(lambda: shop.post)
-        await shop.tell_all()
+        await shop.send_all()
         await shop.sweep()
         assert await shop.ledger() == ["open"]
 
@@ -104,7 +104,7 @@ async def test_payment_refunded_at_the_provider_is_not_given_to_a_tool(shop: Sho
     async with buying(shop) as buy:
         await unused_payment(shop, buy)
         await shop.refund_by_hand()
-        assert await shop.tell_all() == ["refunded"]
+        assert await shop.send_all() == ["refunded"]
         (payment,) = await shop.payments()
         assert (payment.status, payment.refunded) == ("refunded", 900)
         assert "refunded in the meantime" in await buy.again()
@@ -116,7 +116,7 @@ async def test_used_payment_refunded_at_the_provider_is_refunded_in_the_ledger(s
     async with buying(shop) as buy:
         await bought(shop, buy)
         await shop.refund_by_hand()
-        await shop.tell_all()
+        await shop.send_all()
         (payment,) = await shop.payments()
         assert (payment.status, payment.refunded_at) == ("refunded", shop.clock())
         assert payment.spent_at is not None
@@ -130,7 +130,7 @@ async def test_permanent_purchase_refunded_at_the_provider_has_to_be_paid_again(
         await bought(shop, buy)
         assert await buy.again() == "paid 9.00 EUR"
         await shop.refund_by_hand()
-        await shop.tell_all()
+        await shop.send_all()
         await buy.is_asked_again()
 
 
@@ -138,7 +138,7 @@ async def test_partial_refund_at_the_provider_leaves_the_payment_usable(shop: Sh
     async with buying(shop) as buy:
         await unused_payment(shop, buy)
         await shop.refund_by_hand(amount="300")
-        assert await shop.tell_all() == ["open"]
+        assert await shop.send_all() == ["open"]
         (payment,) = await shop.payments()
         assert (payment.refunded, payment.is_part_refunded) == (300, True)
         assert await buy.again() == "paid 9.00 EUR"
@@ -148,7 +148,7 @@ async def test_rest_of_a_partly_refunded_payment_is_refunded_automatically(shop:
     async with buying(shop) as buy:
         await unused_payment(shop, buy)
         await shop.refund_by_hand(amount="300")
-        await shop.tell_all()
+        await shop.send_all()
         shop.clock.tick(days=7)
         await shop.sweep()
         assert await shop.ledger() == ["refunded"]
@@ -162,7 +162,7 @@ async def test_partial_refund_events_in_any_order_add_up_to_a_full_refund(shop: 
             await shop.refund_by_hand(amount=amount)
         latest, *earlier = reversed(shop.post)
         shop.post[:] = [latest, *earlier, latest]
-        await shop.tell_all()
+        await shop.send_all()
         (payment,) = await shop.payments()
         assert (payment.status, payment.refunded) == ("refunded", 900)
 
@@ -171,11 +171,11 @@ async def test_refund_event_before_its_payment_waits_and_is_applied(shop: Shop) 
     async with buying(shop) as buy:
         await give_up(shop, buy)
         refunded, paid, _ = await refunded_first(shop, buy)
-        assert (await shop.tell(refunded)).json() == {"received": "waiting"}
+        assert (await shop.send(refunded)).json() == {"received": "waiting"}
         assert await shop.ledger() == []
         await shop.sweep()
         assert (await shop.ledger(), await shop.statuses()) == (["refunded"], ["failed"])
-        await shop.tell(paid)
+        await shop.send(paid)
         assert await shop.ledger() == ["refunded"]
         assert {hook.status for hook in await shop.webhooks()} == {"applied", "repeated"}
 
@@ -188,9 +188,9 @@ async def test_payment_whose_refund_event_came_first_is_not_given_to_a_waiting_t
     other = await shop.process()
     async with buying(shop) as buy:
         refunded, paid, _ = await refunded_first(shop, buy)
-        reported = await shop.tell(refunded, to=other if by_another_process else None)
+        reported = await shop.send(refunded, to=other if by_another_process else None)
         assert reported.json() == {"received": "waiting"}
-        await shop.tell(paid)
+        await shop.send(paid)
         assert "refunded in the meantime" in await buy.result()
         assert (shop.bodies, await shop.ledger()) == (0, ["refunded"])
         (payment,) = await shop.payments()
@@ -215,7 +215,7 @@ async def test_partial_refunds_received_before_the_payment_are_stored_when_the_t
         first, paid, intent = await refunded_first(shop, buy, amount="100")
         await shop.give_back_there(intent, amount="200")
         for event in (shop.post.pop(), first, first, paid):
-            await shop.tell(event)
+            await shop.send(event)
         assert (await buy.result(), seen) == ("done", [300])
 
 
@@ -225,7 +225,7 @@ async def test_event_about_our_own_refund_changes_nothing(shop: Shop) -> None:
         shop.clock.tick(days=7)
         await shop.sweep()
         (before,) = await shop.payments()
-        assert await shop.tell_all() == ["refunded"]
+        assert await shop.send_all() == ["refunded"]
         (after,) = await shop.payments()
         assert (after.refunded_at, after.refund_id) == (before.refunded_at, before.refund_id)
         assert payment.id == after.id
@@ -239,10 +239,10 @@ async def test_refund_of_one_tabs_payment_does_not_change_the_other_tabs_payment
         await buy.person.press_there(first, "card")
         shop.clock.tick(seconds=1)
         await buy.person.press_there(second, "card")
-        await shop.tell_all()
+        await shop.send_all()
         await buy.result()
         await shop.refund_by_hand()
-        await shop.tell_all()
+        await shop.send_all()
         assert sorted(await shop.ledger()) in (["open", "refunded"], ["refunded", "spent"])
 
 
@@ -265,7 +265,7 @@ async def test_event_that_contradicts_the_payment_is_stored_as_refused(
             event["data"]["object"].update(changes)
         else:
             event.update(changes)
-        assert (await shop.tell(event)).json() == {"received": "refused"}
+        assert (await shop.send(event)).json() == {"received": "refused"}
         assert await shop.ledger() == ["open"]
         assert [hook.why for hook in await shop.webhooks() if hook.status == "refused"] == [why]
 
@@ -280,13 +280,13 @@ async def test_refund_of_another_sale_changes_nothing_and_is_not_looked_up(shop:
         "metadata": {},
         "payment_intent": "pi_of_another_sale",
     }
-    assert (await shop.tell(sent_event("charge.refunded", charge))).json() == {
+    assert (await shop.send(sent_event("charge.refunded", charge))).json() == {
         "received": "ignored"
     }
     named = sent_event(
         "charge.refunded", {**charge, "metadata": {"elicitation": "x" * 60}}, id="evt_2"
     )
-    assert (await shop.tell(named)).json() == {"received": "waiting"}
+    assert (await shop.send(named)).json() == {"received": "waiting"}
     await shop.sweep()
     assert sorted(hook.status for hook in await shop.webhooks()) == ["ignored", "unknown"]
     assert shop.line.calls == [], "no request about the unknown refund goes to the provider"
@@ -302,12 +302,12 @@ async def test_repeated_payment_event_does_not_drop_a_waiting_dispute(
         there = await buy.press("bank")
         await buy.person.press_there(there, "arrive")
         *_, arrived = shop.post
-        await shop.tell_all()
+        await shop.send_all()
         await buy.result()
         (payment,) = await shop.payments()
-        assert (await shop.tell(claim(payment))).json() == {"received": "waiting"}
+        assert (await shop.send(claim(payment))).json() == {"received": "waiting"}
         again = json.loads(arrived) | {"id": "evt_again"}
-        await shop.tell(again)
+        await shop.send(again)
         await shop.sweep()
         assert await shop.ledger() == ["disputed"]
 
@@ -332,8 +332,8 @@ async def test_payment_whose_dispute_event_came_first_is_not_given_to_a_waiting_
     async with buying(shop) as buy:
         _, paid, intent = await refunded_first(shop, buy, amount="100")
         about = {"id": "dp_1", "object": "dispute", "payment_intent": intent}
-        assert (await shop.tell(sent_event(CREATED, about))).json() == {"received": "waiting"}
-        await shop.tell(paid)
+        assert (await shop.send(sent_event(CREATED, about))).json() == {"received": "waiting"}
+        await shop.send(paid)
         assert "disputed at the person's bank" in await buy.result()
         assert (shop.bodies, await shop.ledger()) == (0, ["disputed"])
 
@@ -372,7 +372,7 @@ async def test_permanent_purchase_has_to_be_paid_again_while_disputed(shop: Shop
         await claimed(shop, payment)
         link = await buy.is_asked_again()
         await buy.person.pay(link)
-        await shop.tell_all()
+        await shop.send_all()
         await results_are_noted(shop)
         assert await claimed(shop, payment, CLOSED, status="won") == "spent"
         assert await shop.ledger() == ["spent", "spent"]
@@ -383,7 +383,7 @@ async def test_dispute_of_another_sale_is_stored_as_unknown_and_changes_nothing(
     async with buying(shop) as buy:
         payment = await unused_payment(shop, buy)
         foreign = claim(payment, payment_intent="pi_of_another_sale")
-        await shop.tell(foreign)
+        await shop.send(foreign)
         await shop.sweep()
         assert await shop.ledger() == ["open"]
         assert "unknown" in {hook.status for hook in await shop.webhooks()}
@@ -412,7 +412,7 @@ async def test_refund_and_dispute_events_in_any_order_end_the_same(
             json.dumps(claim(payment, CLOSED, status="lost")).encode(),
         ]
         for number in order:
-            await shop.tell(events[number])
+            await shop.send(events[number])
             await shop.sweep()
         (after,) = await shop.payments()
         assert (after.status, after.disputes) == ("refunded", {"dp_1": "lost"})

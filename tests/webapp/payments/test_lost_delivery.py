@@ -115,7 +115,7 @@ async def test_payment_made_and_used_in_lost_store_data_is_never_refunded_automa
         there = await buy.person.go_on(buy.link)
         copies = await marked(shop)
         await buy.person.press_there(there, "card")
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "paid 9.00 EUR"
         await results_are_noted(shop)
         await lose(shop, copies)  # type: ignore[misc]

@@ -63,7 +63,7 @@ async def test_every_listed_id_is_accepted_by_the_commands(shop: Shop) -> None:
         shown = await paid_in_vain(shop, buy)
         (payment,) = await shop.payments()
         stranger = {"id": "evt_stranger", "type": "customer.created", "livemode": False}
-        assert (await shop.tell(stranger)).status_code == 200
+        assert (await shop.send(stranger)).status_code == 200
     (row,) = await listed(shop)
     assert row.id == shown
     for start in ("ab", "-a", "--"):
@@ -102,7 +102,7 @@ async def test_open_list_contains_only_unused_and_unrefunded_payments(shop: Shop
         for tab in await two_tabs(shop, buy):
             await buy.person.press_there(tab, "card")
             shop.clock.tick(minutes=1)
-        await shop.tell_all()
+        await shop.send_all()
         await buy.result()
         while sorted(await shop.ledger()) != ["open", "spent"]:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -226,7 +226,7 @@ async def test_repeated_partial_refund_is_made_once_and_the_payment_stays_usable
         assert reported.startswith("3.00 EUR is refunded (re_")
         assert reported.endswith("Nothing else of 9.00 EUR was refunded.")
         assert await refund(shop, id, amount="3.00") == "3.00 EUR of 9.00 EUR was refunded already."
-        await shop.tell_all()
+        await shop.send_all()
         await refund(shop, id, amount="6.00")
         assert [one["amount"] for one in await shop.refunds()] == [300, 300]
         assert await shop.ledger() == ["open"]
@@ -274,7 +274,7 @@ async def test_partial_refund_made_at_the_provider_is_shown_in_the_payments_note
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
         await shop.refund_by_hand(amount="300")
-        await shop.tell_all()
+        await shop.send_all()
         (row,) = await listed(shop, only_open=True)
         assert str(row.note).endswith(", 3.00 EUR of it refunded")
 
@@ -407,7 +407,7 @@ async def test_pending_bank_transfer_is_shown_to_the_model_and_the_operator(
         link = link_in(await soon(caller.call("report")))
         person = await shop.person()
         await person.press_there(await person.go_on(link), "bank")
-        await shop.tell_all()
+        await shop.send_all()
         text = text_of(await soon(caller.call("report")))
         assert "the payment is on its way" in text
         assert "must not pay again" in text
@@ -425,7 +425,7 @@ async def test_waiting_call_reports_a_bank_transfer_that_starts_during_the_wait(
         link = await caller.link()
         person = await shop.person()
         await person.press_there(await person.go_on(link), "bank")
-        await shop.tell_all()
+        await shop.send_all()
         shop.clock.tick(minutes=1)
         shop.service.elicitations.waiters.wake_all()
         text = text_of(await soon(call))

@@ -21,7 +21,7 @@ from tests.support.acme import (
     declared,
     ledger,
     paid,
-    tell,
+    send,
     webhook_statuses,
 )
 from tests.support.own_provider import Orchard, say
@@ -55,7 +55,7 @@ async def test_tool_receives_a_receipt_and_refunds_the_payment(
     assert asked is not None
     assert asked.asked.origins == ("https://pay-test.acme.example",)
     await payment_env.go_on(asked)
-    await tell(payment_env, acme.pay())
+    await send(payment_env, acme.pay())
     receipt = await selling_it
     assert (receipt.provider, receipt.is_test, str(receipt.price)) == ("acme", True, "9.00 EUR")
     assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
@@ -116,7 +116,7 @@ async def test_repeated_events_change_nothing(payment_env: PaymentEnv, acme: Acm
     asked = await paid(payment_env, acme)
     before = await payment_env.paid(asked)
     for event, id in ((acme.event(), "msg_1"), (acme.event(), "msg_2"), (acme.pay(n=1), "msg_3")):
-        assert (await tell(payment_env, event, id=id)).status_code == 200
+        assert (await send(payment_env, event, id=id)).status_code == 200
     assert await payment_env.paid(asked) == before
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
     assert sorted(await webhook_statuses(payment_env)) == [("applied", None), ("repeated", None)]
@@ -138,7 +138,7 @@ async def test_event_that_arrives_before_the_checkout_reply_waits_for_the_reply(
 ) -> None:
     async def overtake(checkout: Body) -> None:
         acme.before_it_answers = None
-        answer = await tell(payment_env, acme.pay(checkout["id"]))
+        answer = await send(payment_env, acme.pay(checkout["id"]))
         assert answer.json() == {"received": "waiting"}
         assert await webhook_statuses(payment_env) == [("waiting", "session")]
 
@@ -158,7 +158,7 @@ async def test_checkout_whose_reply_was_lost_is_requested_again_and_not_duplicat
     acme.loses = "/checkouts"
     with pytest.raises(Failed):
         await payment_env.go_on(asked)
-    assert (await tell(payment_env, acme.pay())).json() == {"received": "waiting"}
+    assert (await send(payment_env, acme.pay())).json() == {"received": "waiting"}
     acme.loses = None
     payment_env.clock.tick(seconds=31)
     await fall_due(payment_env.service)
@@ -182,7 +182,7 @@ async def test_webhook_with_a_bad_signature_or_timestamp_is_refused(
     payment_env: PaymentEnv, acme: Acme, minutes_ago: int, secret: str, reason: str
 ) -> None:
     asked = await begun(payment_env)
-    answer = await tell(payment_env, acme.pay(), secret=secret, minutes_ago=minutes_ago)
+    answer = await send(payment_env, acme.pay(), secret=secret, minutes_ago=minutes_ago)
     assert answer.status_code == 400
     assert not (await payment_env.now(asked)).status.is_final
     assert (await payment_env.webhooks(), await payment_env.counts()) == ([], {reason: 1})
@@ -210,7 +210,7 @@ async def test_signed_webhook_with_an_unreadable_body_is_refused_and_counted(
     payment_env: PaymentEnv, body: str
 ) -> None:
     await begun(payment_env)
-    assert (await tell(payment_env, body.encode())).status_code == 400
+    assert (await send(payment_env, body.encode())).status_code == 400
     assert (await payment_env.webhooks(), await payment_env.counts()) == ([], {"malformed": 1})
 
 
@@ -228,7 +228,7 @@ async def test_event_that_contradicts_the_question_is_stored_as_refused_with_its
     payment_env: PaymentEnv, acme: Acme, says: Body, why: str
 ) -> None:
     asked = await begun(payment_env)
-    assert (await tell(payment_env, acme.pay(**says))).json() == {"received": "refused"}
+    assert (await send(payment_env, acme.pay(**says))).json() == {"received": "refused"}
     assert await webhook_statuses(payment_env) == [("refused", why)]
     assert not (await payment_env.now(asked)).status.is_final
     assert await ledger(payment_env) == []
@@ -239,7 +239,7 @@ async def test_checkout_event_that_names_another_question_settles_neither_questi
 ) -> None:
     asked = await begun(payment_env)
     other = await payment_env.asked("another question")
-    assert (await tell(payment_env, acme.pay(reference=other.id))).json() == {"received": "waiting"}
+    assert (await send(payment_env, acme.pay(reference=other.id))).json() == {"received": "waiting"}
     payment_env.clock.tick(seconds=31)
     await fall_due(payment_env.service)
     assert await webhook_statuses(payment_env) == [("refused", "session")]
@@ -262,7 +262,7 @@ async def test_checkout_event_with_an_unknown_reference_is_stored_and_settles_no
     payment_env: PaymentEnv, acme: Acme, reference: str | None, status: str
 ) -> None:
     asked = await begun(payment_env)
-    assert (await tell(payment_env, acme.pay(reference=reference))).status_code == 200
+    assert (await send(payment_env, acme.pay(reference=reference))).status_code == 200
     assert [stored for stored, _ in await webhook_statuses(payment_env)] == [status]
     assert not (await payment_env.now(asked)).status.is_final
 
@@ -272,7 +272,7 @@ async def test_event_of_another_type_is_stored_and_ignored(
 ) -> None:
     asked = await begun(payment_env)
     event = acme.pay().replace(b"checkout.updated", b"customer.created")
-    assert (await tell(payment_env, event)).json() == {"received": "ignored"}
+    assert (await send(payment_env, event)).json() == {"received": "ignored"}
     assert await webhook_statuses(payment_env) == [("ignored", None)]
     assert not (await payment_env.now(asked)).status.is_final
 
@@ -368,9 +368,9 @@ async def test_checkout_closed_by_the_provider_is_replaced_by_a_new_checkout(
 ) -> None:
     asked = await begun(payment_env)
     acme.checkouts["co-1"]["state"] = "closed"
-    await tell(payment_env, acme.event())
+    await send(payment_env, acme.event())
     assert await payment_env.go_on(asked) == "https://pay-test.acme.example/co-2"
-    await tell(payment_env, acme.pay("co-2"), id="msg_2")
+    await send(payment_env, acme.pay("co-2"), id="msg_2")
     payment = await payment_env.receipt(asked)
     assert payment.session == "co-2"
 
@@ -382,11 +382,11 @@ async def test_pending_payment_that_arrives_is_accepted(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
-    await tell(payment_env, acme.pay(state="pending"))
+    await send(payment_env, acme.pay(state="pending"))
     now = await payment_env.now(asked)
     assert (now.status.is_final, now.progress) == (False, ON_ITS_WAY)
     assert await ledger(payment_env) == []
-    await tell(payment_env, acme.pay(), id="msg_2")
+    await send(payment_env, acme.pay(), id="msg_2")
     assert (await payment_env.now(asked)).status is Status.ACCEPTED
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
@@ -395,8 +395,8 @@ async def test_pending_payment_that_fails_ends_the_question_as_failed(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
-    await tell(payment_env, acme.pay(state="pending"))
-    await tell(payment_env, acme.pay(state="failed"), id="msg_2")
+    await send(payment_env, acme.pay(state="pending"))
+    await send(payment_env, acme.pay(state="failed"), id="msg_2")
     now = await payment_env.now(asked)
     assert (now.status, now.why) == (Status.FAILED, "the payment did not arrive")
     assert await ledger(payment_env) == []
@@ -407,8 +407,8 @@ async def test_older_event_after_a_newer_event_changes_nothing(
 ) -> None:
     asked = await begun(payment_env)
     before = acme.event(state="pending")
-    await tell(payment_env, acme.pay(), id="msg_2")
-    assert (await tell(payment_env, before)).status_code == 200
+    await send(payment_env, acme.pay(), id="msg_2")
+    assert (await send(payment_env, before)).status_code == 200
     assert (await payment_env.now(asked)).status is Status.ACCEPTED
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
@@ -536,12 +536,12 @@ async def test_refund_made_at_the_provider_is_applied_by_a_signed_event(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await paid(payment_env, acme)
-    await tell(payment_env, acme.event(refunded=400), id="msg_2")
+    await send(payment_env, acme.event(refunded=400), id="msg_2")
     part = await payment_env.receipt(asked)
     assert (part.refunded, part.status) == (400, ReceiptStatus.OPEN)
-    await tell(payment_env, acme.event(refunded=900), id="msg_3")
+    await send(payment_env, acme.event(refunded=900), id="msg_3")
     assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
-    await tell(payment_env, acme.event(refunded=400), id="msg_4")
+    await send(payment_env, acme.event(refunded=400), id="msg_4")
     assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
 
 
@@ -549,9 +549,9 @@ async def test_dispute_ends_when_polling_finds_no_chargeback(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await paid(payment_env, acme)
-    await tell(payment_env, acme.event(charged_back=900), id="msg_2")
+    await send(payment_env, acme.event(charged_back=900), id="msg_2")
     assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
-    await tell(payment_env, acme.event(), id="msg_3")  # the event may be an old one
+    await send(payment_env, acme.event(), id="msg_3")  # the event may be an old one
     assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
     await payment_env.service.kinds.payments.checkouts.ask_provider(await payment_env.now(asked))
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
@@ -571,7 +571,7 @@ async def test_declared_event_types_of_a_provider_are_applied(acme: Acme, tmp_pa
         ):
             reported = event.replace(b"checkout.updated", kind)
             assert (
-                await tell(payment_env, reported, id=kind.decode().replace(".", "_"))
+                await send(payment_env, reported, id=kind.decode().replace(".", "_"))
             ).status_code == 200
             assert await ledger(payment_env) == [status]
 
@@ -580,7 +580,7 @@ async def test_payment_refunded_before_its_first_event_fails_the_question(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
-    await tell(payment_env, acme.pay(refunded=900))
+    await send(payment_env, acme.pay(refunded=900))
     assert (await payment_env.now(asked)).status is Status.FAILED
     assert ReceiptStatus.OPEN not in await ledger(payment_env)
 

@@ -262,7 +262,7 @@ class PaymentsAgainstModel(RuleBasedStateMachine):
         if self.tills:
             self.do(self._at_the_checkout(len(self.tills) - 1, button, returns=returns))
         while is_reported and self.shop.post:
-            self.do(self._tell(self.shop.post.pop()))
+            self.do(self._send(self.shop.post.pop()))
 
     @rule(topic=topics, is_by_bank=st.booleans(), is_down=st.booleans())
     def pay_and_lose_event(self, topic: str, is_by_bank: bool, is_down: bool) -> None:
@@ -353,15 +353,15 @@ class PaymentsAgainstModel(RuleBasedStateMachine):
 
     @rule(which=some, comes_again=st.booleans())
     @where(lambda self: self.shop.post)
-    def tell(self, which: int, comes_again: bool) -> None:
+    def send_event(self, which: int, comes_again: bool) -> None:
         post = self.shop.post
         body = post[which % len(post)]
         if not comes_again:
             post.remove(body)
-        self.do(self._tell(body))
+        self.do(self._send(body))
 
-    async def _tell(self, body: bytes) -> None:
-        answer = await self.shop.tell(body)
+    async def _send(self, body: bytes) -> None:
+        answer = await self.shop.send(body)
         assert answer.status_code == 200, answer.text
         session = json.loads(body)["data"]["object"]
         if session.get("payment_status") == "paid":
@@ -499,7 +499,7 @@ class PaymentsAgainstModel(RuleBasedStateMachine):
         self.shop.line.lost.clear()
         await self.drop_requests()
         while self.shop.post:
-            await self._tell(self.shop.post.pop())
+            await self._send(self.shop.post.pop())
         for _ in range(3):
             self.shop.clock.tick(minutes=31)
             await self._sweep()
@@ -551,7 +551,7 @@ class PaymentsAgainstModel(RuleBasedStateMachine):
             await self._press(topic, times=1)
             await self._at_the_checkout(len(self.tills) - 1, "card", returns=False)
             while self.shop.post:
-                await self._tell(self.shop.post.pop())
+                await self._send(self.shop.post.pop())
             assert len(await self.shop.payments()) == rows + 1
             # The server may ask the provider whether the payment was refunded.
             await eventually(lambda: request.receipt or request.task.done())

@@ -39,7 +39,7 @@ async def test_tool_continues_when_the_webhook_reports_the_payment(
     # defect: paymcp no webhooks
     async with buying(shop, revision=revision) as buy:
         back = await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "paid 9.00 EUR"
         page = await buy.person.come_back(back)
         assert (page.status, page.heading) == (200, "Paid 9.00 €")
@@ -53,7 +53,7 @@ async def test_return_from_checkout_polls_the_provider_and_needs_no_webhook(shop
         page = await buy.person.come_back(await buy.person.pay(buy.link))
         assert page.heading == "Paid 9.00 €"
         assert await buy.result() == "paid 9.00 EUR"
-        await shop.tell_all()
+        await shop.send_all()
         assert len(await shop.payments()) == 1
 
 
@@ -66,7 +66,7 @@ async def test_return_from_checkout_with_the_provider_down_waits_for_the_webhook
         page = await buy.person.come_back(back)
         assert page.status == 200
         assert not buy.call.done()
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "paid 9.00 EUR"
         assert (await buy.person.come_back(back)).heading == "Paid 9.00 €"
 
@@ -87,7 +87,7 @@ async def test_declined_card_leaves_the_question_open_for_another_card(shop: Sho
         assert await buy.person.press_there(there, "declined") == there
         assert (await shop.statuses(), await shop.ledger()) == (["opened"], [])
         await buy.person.press_there(there, "card")
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "paid 9.00 EUR"
         assert len(await shop.payments()) == 1
 
@@ -100,7 +100,7 @@ async def test_lost_checkout_reply_charges_nothing_and_pressing_again_reuses_the
         page = await buy.person.press(buy.link)
         assert page.status == 502
         assert not buy.call.done()
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.paid() == "paid 9.00 EUR"
         id = (await shop.asked())[0].id
         assert shop.line.keys == [f"{id}:1"] * 2, (
@@ -130,7 +130,7 @@ async def test_canceling_the_checkout_after_paying_counts_as_paid(shop: Shop) ->
         await buy.person.press_there(there, "card")
         assert (await buy.person.come_back(away)).heading == "Paid 9.00 €"
         assert await buy.result() == "paid 9.00 EUR"
-        await shop.tell_all()
+        await shop.send_all()
         assert (await shop.statuses(), len(await shop.payments())) == (["accepted"], 1)
 
 
@@ -144,7 +144,7 @@ async def test_canceling_the_checkout_during_a_pending_transfer_does_not_decline
         await buy.person.come_back(away)
         assert not buy.call.done()
         await buy.person.press_there(there, "arrive")
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "paid 9.00 EUR"
         assert await shop.statuses() == ["accepted"]
 
@@ -157,7 +157,7 @@ async def test_canceling_an_earlier_tab_leaves_the_latest_tab_open(
         await buy.person.come_back(await buy.person.press_there(earlier, "cancel"))
         assert not buy.call.done()
         await buy.person.press_there(latest, "card")
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "paid 9.00 EUR"
 
 
@@ -170,7 +170,7 @@ async def test_payment_after_canceling_the_checkout_is_used_by_the_next_same_cal
         await buy.person.come_back(await buy.person.press_there(there, "cancel"))
         assert "ELICITATION_DENIED" in await buy.result()
         await buy.person.press_there(there, "card")
-        await shop.tell_all()
+        await shop.send_all()
         assert await shop.ledger() == ["open"], "the payment can be used by the next call"
         assert await buy.again() == "paid 9.00 EUR"
         assert not buy.caller.has_links_left
@@ -263,7 +263,7 @@ async def test_payment_of_an_abandoned_call_is_stored_for_the_next_same_call(sho
     async with buying(shop) as buy:
         await give_up(shop, buy)
         back = await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await shop.send_all()
         assert (await buy.person.come_back(back)).heading == "Paid 9.00 €"
         assert await shop.ledger() == ["open"]
         assert await buy.again() == "paid 9.00 EUR"
@@ -279,7 +279,7 @@ async def test_payment_after_expiry_is_stored_and_the_page_says_so(shop: Shop) -
         back = await buy.person.press_there(there, "card")
         await shop.sweep()
         assert "ELICITATION_TIMEOUT" in await buy.result()
-        await shop.tell_all()
+        await shop.send_all()
         page = await buy.person.come_back(back)
         assert page.heading == "Done. Ask your assistant to continue"
         assert await buy.again() == "paid 9.00 EUR"
@@ -293,7 +293,7 @@ async def test_payment_at_timeout_is_delivered_once_if_webhook_runs_before_sweep
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
         shop.clock.tick(minutes=30)
-        await shop.tell_all()
+        await shop.send_all()
         await shop.sweep()
         # The question expires and is paid at the same moment. The waiting tool gets either the
         # payment or the timeout.
@@ -311,7 +311,7 @@ async def test_payment_at_timeout_is_delivered_once_if_sweeper_runs_before_webho
         shop.line.is_down = True  # so the sweeper cannot find the payment
         await shop.sweep()
         assert "ELICITATION_TIMEOUT" in await buy.result()
-        await shop.tell_all()
+        await shop.send_all()
         assert (await shop.statuses(), await shop.ledger()) == (["accepted"], ["open"])
         assert await buy.again() == "paid 9.00 EUR"
         assert (len(await shop.payments()), shop.bodies) == (1, 1)
@@ -321,7 +321,7 @@ async def test_payment_one_microsecond_before_the_timeout_is_accepted(shop: Shop
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
         shop.clock.tick(minutes=30, microseconds=-1)
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "paid 9.00 EUR"
 
 
@@ -344,7 +344,7 @@ async def test_payment_after_the_decline_is_stored_for_a_later_call(shop: Shop) 
         await buy.person.decline(buy.link)
         assert "ELICITATION_DECLINED" in await buy.result()
         back = await buy.person.press_there(there, "card")
-        await shop.tell_all()
+        await shop.send_all()
         assert (await buy.person.come_back(back)).heading == "Done. Ask your assistant to continue"
         assert await shop.ledger() == ["open"]
         assert await buy.again() == "paid 9.00 EUR"
@@ -364,7 +364,7 @@ async def test_late_payment_answers_a_newer_same_call_and_closes_its_checkout(
         shop.line.is_down = False
         call = buy.caller.call("report")
         other = await buy.person.go_on(await buy.caller.link())
-        await shop.tell_all()
+        await shop.send_all()
         assert text_of(await soon(call)) == "paid 9.00 EUR"
         assert sorted(await shop.statuses()) == ["accepted", "superseded"]
         await shop.sweep()
@@ -380,7 +380,7 @@ async def test_pending_bank_transfer_is_shown_on_the_page_and_accepted_on_arriva
 ) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
-        await shop.tell_all()
+        await shop.send_all()
         page = await buy.person.visit(buy.link)
         assert page.status == 200
         assert "bank" in page.text
@@ -389,7 +389,7 @@ async def test_pending_bank_transfer_is_shown_on_the_page_and_accepted_on_arriva
         assert await shop.ledger() == []
         shop.clock.tick(minutes=10)
         await buy.person.press_there(there, "arrive")
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "paid 9.00 EUR"
 
 
@@ -401,7 +401,7 @@ async def test_tool_can_return_during_a_pending_transfer_and_resume_with_the_sam
     shop.processing = "return"
     async with buying(shop, revision=revision) as buy:
         there = await buy.press("bank")
-        await shop.tell_all()
+        await shop.send_all()
         result = await buy.result()
         assert "[ELICITATION_PROCESSING]" in result
         assert "must not pay again: call the tool again later" in result
@@ -409,21 +409,21 @@ async def test_tool_can_return_during_a_pending_transfer_and_resume_with_the_sam
         assert (shop.bodies, await shop.statuses()) == (0, ["opened"])
         shop.clock.tick(minutes=10)
         await buy.person.press_there(there, "arrive")
-        await shop.tell_all()
+        await shop.send_all()
         assert (await buy.again(), shop.bodies) == ("paid 9.00 EUR", 1)
 
 
 async def test_bank_transfer_that_arrives_days_late_is_stored(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
-        await shop.tell_all()
+        await shop.send_all()
         await shop.expire()
         assert "ELICITATION_TIMEOUT" in await buy.result()
         await shop.sweep()
         shop.clock.tick(days=6)
         await shop.sweep()
         await buy.person.press_there(there, "arrive")
-        await shop.tell_all()
+        await shop.send_all()
         assert (await shop.statuses(), await shop.ledger()) == (["accepted"], ["open"])
         assert await buy.again() == "paid 9.00 EUR"
 
@@ -432,7 +432,7 @@ async def test_failed_bank_transfer_fails_the_waiting_tool(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
         await buy.person.press_there(there, "fail")
-        await shop.tell_all()
+        await shop.send_all()
         assert "ELICITATION_FAILED" in await buy.result()
         assert (await shop.statuses(), await shop.ledger()) == (["failed"], [])
 
@@ -443,7 +443,7 @@ async def test_failed_transfer_whose_event_was_lost_can_be_paid_again(
 ) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
-        await shop.tell_all()
+        await shop.send_all()
         back = await buy.person.press_there(there, "fail")
         shop.post.clear()
         if polled_by == "return page":
@@ -454,7 +454,7 @@ async def test_failed_transfer_whose_event_was_lost_can_be_paid_again(
             assert "ELICITATION_TIMEOUT" in await buy.result()
         newer = buy.caller.call("report")
         await buy.person.pay(await buy.caller.link())
-        await shop.tell_all()
+        await shop.send_all()
         assert text_of(await soon(newer)) == "paid 9.00 EUR"
 
 
@@ -464,7 +464,7 @@ async def test_transfer_that_failed_after_its_question_expired_can_be_paid_again
 ) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
-        await shop.tell_all()
+        await shop.send_all()
         await shop.expire()
         assert ON_ITS_WAY in await buy.result()
         await buy.person.press_there(there, "fail")
@@ -482,7 +482,7 @@ async def test_transfer_that_failed_after_its_question_expired_can_be_paid_again
             assert "on its way" not in f"{page.heading} {page.text}"
         newer = buy.caller.call("report")
         await buy.person.pay(await buy.caller.link())
-        await shop.tell_all()
+        await shop.send_all()
         assert text_of(await soon(newer)) == "paid 9.00 EUR"
         await results_are_noted(shop)
         assert await shop.ledger() == ["spent"]
@@ -493,7 +493,7 @@ async def test_transfer_whose_events_arrive_in_the_wrong_order_is_accepted(shop:
         there = await buy.press("bank")
         await buy.person.press_there(there, "arrive")
         shop.post.reverse()
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "paid 9.00 EUR"
         assert (await shop.statuses(), len(await shop.payments())) == (["accepted"], 1)
 
@@ -505,11 +505,11 @@ async def test_pending_transfer_of_an_earlier_tab_is_not_shown_for_the_latest_ta
     async with buying(shop) as buy:
         earlier, latest = await two_tabs(shop, buy)
         await buy.person.press_there(earlier, "bank")
-        await shop.tell_all()
+        await shop.send_all()
         page = await buy.person.visit(buy.link)
         assert "on its way" not in page.text
         await buy.person.press_there(latest, "bank")
-        await shop.tell_all()
+        await shop.send_all()
         assert "on its way" in (await buy.person.visit(buy.link)).text
 
 
@@ -520,10 +520,10 @@ async def test_failed_transfer_of_an_earlier_tab_leaves_the_latest_tab_payable(
         earlier, latest = await two_tabs(shop, buy)
         await buy.person.press_there(earlier, "bank")
         await buy.person.press_there(earlier, "fail")
-        await shop.tell_all()
+        await shop.send_all()
         assert not buy.call.done()
         await buy.person.press_there(latest, "card")
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "paid 9.00 EUR"
 
 
@@ -535,7 +535,7 @@ async def test_event_order_of_failed_transfer_and_card_payment_does_not_change_f
     async with buying(shop) as buy:
         earlier, latest = await two_tabs(shop, buy)
         await buy.person.press_there(latest, "bank")
-        await shop.tell_all()
+        await shop.send_all()
         if not is_waited_for:
             await give_up(shop, buy)
         await buy.person.press_there(earlier, "card")
@@ -543,7 +543,7 @@ async def test_event_order_of_failed_transfer_and_card_payment_does_not_change_f
         paid, failed = shop.post
         shop.post.clear()
         for event in [failed, paid] if is_failure_first else [paid, failed]:
-            await shop.tell(event)
+            await shop.send(event)
             if is_waited_for and event is failed and is_failure_first:
                 assert "did not arrive" in await buy.result()
         assert await shop.statuses() == ["accepted"]
@@ -565,12 +565,12 @@ async def test_card_payment_right_after_a_failed_transfer_answers_the_waiting_ca
     async with buying(shop) as buy:
         earlier, latest = await two_tabs(shop, buy)
         await buy.person.press_there(latest, "bank")
-        await shop.tell_all()
+        await shop.send_all()
         await buy.person.press_there(earlier, "card")
         await buy.person.press_there(latest, "fail")
         paid, failed = shop.post
         shop.post[:] = [failed, paid]
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "paid 9.00 EUR"
         await results_are_noted(shop)
         assert await shop.ledger() == ["spent"]
@@ -585,12 +585,12 @@ async def test_payment_in_older_tab_after_failed_transfer_answers_newer_call(
         earlier, latest = await two_tabs(shop, buy)
         await buy.person.press_there(latest, "bank")
         await buy.person.press_there(latest, "fail")
-        await shop.tell_all()
+        await shop.send_all()
         assert "did not arrive" in await buy.result()
         newer = buy.caller.call("report")
         await buy.caller.link()
         await buy.person.press_there(earlier, "card")
-        await shop.tell_all()
+        await shop.send_all()
         assert text_of(await soon(newer)) == "paid 9.00 EUR"
         assert sorted(await shop.statuses()) == ["accepted", "superseded"]
 
@@ -602,7 +602,7 @@ async def test_second_payment_from_another_tab_stays_open_in_the_ledger(shop: Sh
     async with buying(shop) as buy:
         for tab in await two_tabs(shop, buy):
             await buy.person.press_there(tab, "card")
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "paid 9.00 EUR"
         while sorted(await shop.ledger()) != ["open", "spent"]:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -617,7 +617,7 @@ async def test_pressing_continue_again_leads_to_the_open_checkout(shop: Shop) ->
         assert shop.line.count(CREATE) == 1
         await buy.person.come_back(await buy.person.press_there(first, "card"))
         assert await buy.result() == "paid 9.00 EUR"
-        await shop.tell_all()
+        await shop.send_all()
         assert len(await shop.payments()) == 1
 
 
@@ -630,7 +630,7 @@ async def test_a_double_click_on_continue_makes_no_second_payment(shop: Shop) ->
         places = {answer.headers["location"] for answer in await asyncio.gather(*presses)}
         assert all(place.startswith(f"{shop.sandbox.url}/pay/") for place in places)
         await buy.person.press_there(min(places), "card")
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "paid 9.00 EUR"
         assert len(await shop.payments()) == 1
 
@@ -881,7 +881,7 @@ async def test_receipt_refunded_before_a_crash_does_not_block_a_new_payment(
         assert "refunded in the meantime" in text_of(await soon(caller.call("report")))
         call = caller.call("report")
         await (await shop.person()).pay(await caller.link())
-        await shop.tell_all()
+        await shop.send_all()
         assert text_of(await soon(call)) == "paid 9.00 EUR"
         assert sorted(await shop.ledger()) == ["refunded", "spent"]
 
@@ -905,7 +905,7 @@ async def test_crash_before_the_checkout_was_stored_is_reconciled_with_the_same_
         await shop.restart()
     person = await shop.person()
     await person.press_there(made, "card")
-    assert await shop.tell_all() == ["waiting"]
+    assert await shop.send_all() == ["waiting"]
     assert (await shop.statuses(), await shop.ledger()) == (["opened"], [])
     assert [hook.status for hook in await shop.webhooks()] == ["waiting"]
     await shop.sweep()
@@ -925,7 +925,7 @@ async def test_payment_made_during_a_restart_is_used_by_the_same_call(shop: Shop
         await shop.restart()
     person = buy.person
     back = await person.press_there(there, "card")
-    await shop.tell_all()
+    await shop.send_all()
     assert (await person.come_back(back)).heading == "Paid 9.00 €"
     shop.clock.tick(seconds=31)
     async with shop.env.caller(LEGACY) as caller:
@@ -973,7 +973,7 @@ async def test_return_page_of_a_removed_provider_does_not_answer_500(shop: Shop)
     page = await buy.person.visit(back)
     assert page.status == 303
     await shop.restart(sellers=sellers)
-    await shop.tell_all()
+    await shop.send_all()
     assert await shop.ledger() == ["open"]
 
 
@@ -1002,7 +1002,7 @@ async def test_stored_tool_error_is_returned_after_disconnect_and_payment_stays_
     await eventually(lambda: len(shop.service.elicitations.waiters))
     (asked,) = await shop.asked()
     await person.pay(shop.env.link_of(asked))
-    await shop.tell_all()
+    await shop.send_all()
     await eventually(lambda: shop.bodies)
     await cut(first)
     await shop.env.posts_are_over()

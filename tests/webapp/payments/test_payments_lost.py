@@ -33,8 +33,8 @@ from tests.support.acme import (
     ledger,
     left_pending,
     noted,
+    send,
     still_open,
-    tell,
 )
 from tests.support.clock import Clock
 from tests.support.payment_env import (
@@ -295,7 +295,7 @@ async def test_payment_that_could_not_be_stored_is_polled_again(acme: Acme, tmp_
 async def test_two_processes_poll_a_pending_payment_once(shop: Shop) -> None:
     async with buying(shop) as buy:
         await buy.press("bank")
-        await shop.tell_all()
+        await shop.send_all()
         await shop.expire()
         other = await shop.process()
         shop.clock.tick(minutes=11)
@@ -321,7 +321,7 @@ async def test_pending_mollie_payment_is_found_by_polling_without_webhooks() -> 
 async def test_stripe_transfer_whose_event_was_lost_is_found_by_polling(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
-        await shop.tell_all()
+        await shop.send_all()
         await shop.expire()
         assert ON_ITS_WAY in await buy.result()
         await buy.person.press_there(there, "arrive")
@@ -334,7 +334,7 @@ async def test_stripe_transfer_whose_event_was_lost_is_found_by_polling(shop: Sh
 
 async def test_late_event_ends_the_polling(payment_env: PaymentEnv, acme: Acme) -> None:
     await left_pending(payment_env, acme)
-    assert (await tell(payment_env, acme.pay())).json() == {"received": "late"}
+    assert (await send(payment_env, acme.pay())).json() == {"received": "late"}
     calls = len(acme.calls)
     await payment_env.sweep(days=2)
     assert len(acme.calls) == calls
@@ -404,11 +404,11 @@ async def test_event_with_a_different_amount_is_listed_until_the_right_amount_ar
 ) -> None:
     asked = await begun(payment_env)
     for id, became in (("msg_1", "refused"), ("msg_1", "duplicate")):
-        assert (await tell(payment_env, acme.pay(amount=400), id=id)).json() == {"received": became}
+        assert (await send(payment_env, acme.pay(amount=400), id=id)).json() == {"received": became}
     assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(payment_env)
     assert (await payment_env.now(asked)).progress == PAID_OTHERWISE
     # The earlier event was wrong: the right amount settles the question, without the operator.
-    assert (await tell(payment_env, acme.pay(), id="msg_3")).json() == {"received": "accepted"}
+    assert (await send(payment_env, acme.pay(), id="msg_3")).json() == {"received": "accepted"}
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
     assert "requested 9.00" not in await noted(payment_env)
 
@@ -417,15 +417,15 @@ async def test_done_command_removes_a_mismatched_payment_from_the_list(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     await begun(payment_env)
-    await tell(payment_env, acme.pay(amount=400))
+    await send(payment_env, acme.pay(amount=400))
     (first,) = await still_open(payment_env)
     words = with_ids(["payments", "done", first.id])
     id = parser_for(words).parse_args(words).id
     await end_payment(payment_env.service, id)
     assert await still_open(payment_env) == []
-    await tell(payment_env, acme.pay(amount=400), id="msg_2")
+    await send(payment_env, acme.pay(amount=400), id="msg_2")
     assert await still_open(payment_env) == []
-    await tell(payment_env, acme.pay(amount=500), id="msg_3")
+    await send(payment_env, acme.pay(amount=500), id="msg_3")
     assert "paid 5.00 EUR" in await noted(payment_env)
 
 
@@ -493,7 +493,7 @@ async def test_both_checkouts_of_a_repeated_request_are_stored_in_either_reply_o
         asked = await payment_env.asked()
         going = asyncio.ensure_future(payment_env.go_on(asked))
         await acme.made.acquire()
-        assert (await tell(payment_env, acme.event("co-1"))).json() == {"received": "waiting"}
+        assert (await send(payment_env, acme.event("co-1"))).json() == {"received": "waiting"}
         payment_env.clock.tick(seconds=31)
         sweeping = asyncio.ensure_future(fall_due(payment_env.service))
         await acme.made.acquire()
@@ -506,7 +506,7 @@ async def test_both_checkouts_of_a_repeated_request_are_stored_in_either_reply_o
         assert latest is not None
         assert latest.session == "co-1"
         assert sessions_of(now) == ("co-1", "co-2")
-        assert (await tell(payment_env, acme.pay("co-1"), id="msg_2")).json() == {
+        assert (await send(payment_env, acme.pay("co-1"), id="msg_2")).json() == {
             "received": "accepted"
         }
         assert await ledger(payment_env) == [ReceiptStatus.OPEN]

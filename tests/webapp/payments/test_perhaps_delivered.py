@@ -192,7 +192,7 @@ async def made(shop: Shop) -> Call:
     assert presenter.shown is not None
     link = service.links.of(presenter.shown.elicitation, now=shop.clock())
     await (await shop.person()).pay(link)
-    await shop.tell_all()
+    await shop.send_all()
     await soon(running)
     return call
 

@@ -35,7 +35,7 @@ async def test_ten_browsers_pressing_continue_at_once_leave_a_single_open_checko
         assert len(set(pages)) == BROWSERS, "each browser gets its own checkout page"
         (left,) = await open_there(shop, set(pages))
         back = await buy.person.press_there(left, "card")
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "paid 9.00 EUR"
         payer = people[pages.index(left)]
         assert (await payer.come_back(back)).heading == "Paid 9.00 €"

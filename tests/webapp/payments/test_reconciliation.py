@@ -48,7 +48,7 @@ async def lost(shop: Shop, buy: Buying, *, button: str | None = "card") -> str:
     there = await buy.person.go_on(buy.link)
     if button is not None:
         await buy.person.press_there(there, button)
-    await shop.tell_all()
+    await shop.send_all()
     buy.call.cancel()
     await asyncio.gather(buy.call, return_exceptions=True)
     await put_back(shop, before)
@@ -105,7 +105,7 @@ async def test_open_checkout_that_the_store_lost_is_closed_before_a_new_checkout
             other = await buy.person.go_on(await caller.link())
             assert (await shop.session(_id(there)))["status"] == "expired"
             await buy.person.press_there(other, "card")
-            await shop.tell_all()
+            await shop.send_all()
             assert text_of(await soon(call)) == "paid 9.00 EUR"
         await ends_in(shop, ["spent"])
 
@@ -122,7 +122,7 @@ async def test_pending_transfer_of_a_lost_checkout_is_awaited_and_not_paid_again
             assert (await buy.person.press(link)).location == link
             assert (await buy.person.visit(link)).heading == "Your payment is on its way"
             await buy.person.press_there(there, "arrive")
-            await shop.tell_all()
+            await shop.send_all()
             assert text_of(await soon(call)) == "paid 9.00 EUR"
 
 

@@ -59,7 +59,7 @@ async def test_unused_payment_made_after_expiry_is_refunded_automatically(shop: 
         await buy.result()
         shop.line.is_down = False
         await buy.person.press_there(there, "card")
-        await shop.tell_all()
+        await shop.send_all()
         assert await shop.ledger() == ["open"]
     shop.clock.tick(days=7)
     await shop.sweep()
@@ -69,7 +69,7 @@ async def test_unused_payment_made_after_expiry_is_refunded_automatically(shop: 
 async def paid_twice(shop: Shop, buy: Buying) -> None:
     for tab in await two_tabs(shop, buy):
         await buy.person.press_there(tab, "card")
-    await shop.tell_all()
+    await shop.send_all()
     await buy.result()
     await eventually_spent(shop)
 
@@ -115,7 +115,7 @@ async def test_second_payment_is_not_refunded_at_once_if_the_first_was_refunded(
         (spent,) = [p for p in await shop.payments() if p.status == "spent"]
         assert spent.payment_intent is not None
         await shop.give_back_there(spent.payment_intent)
-        await shop.tell_all()
+        await shop.send_all()
     await shop.sweep()
     assert sorted(await shop.ledger()) == ["open", "refunded"]
     shop.clock.tick(days=7)

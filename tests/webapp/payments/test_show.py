@@ -34,7 +34,7 @@ async def test_every_id_of_a_purchase_leads_to_its_timeline(shop: Shop) -> None:
     async with buying(shop) as buy:
         link = buy.link
         await buy.person.pay(link)
-        await shop.tell_all()
+        await shop.send_all()
         await soon(buy.call)
     rows = shop.service.elicitations
     (question,) = await rows.all(Elicitation)
@@ -65,7 +65,7 @@ async def test_timeline_says_when_an_unused_payment_is_refunded(shop: Shop) -> N
     async with buying(shop) as buy:
         await give_up(shop, buy)
         await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await shop.send_all()
     (payment,) = await shop.payments()
     (last,) = (await show(shop.service, payment.id)).timeline[-1:]
     assert (last.what, last.at) == (

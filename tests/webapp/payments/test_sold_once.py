@@ -96,7 +96,7 @@ async def test_result_of_a_shared_question_tells_each_model_to_repeat_its_own_ca
         links = [await one.link_in_result("report", topic="tea") for one in (caller, another)]
         assert shop.env.id_of(links[0]) == shop.env.id_of(links[1])
         await (await shop.person()).pay(links[0])
-        await shop.tell_all()
+        await shop.send_all()
         for one in (caller, another):
             text = await one.text("elicitation_result", elicitId=shop.env.id_of(links[0]))
             assert "with the same arguments" in text
@@ -149,7 +149,7 @@ async def test_needed_product_joins_the_question_of_a_call_of_the_same_tool(shop
         (asked,) = await shop.asked()
         await eventually(lambda: _waits(shop, asked.id) > 1)
         await (await shop.person()).pay(link)
-        await shop.tell_all()
+        await shop.send_all()
         text = [text_of(await soon(call)) for call in calls]
         assert text == ["monday 9.00 EUR", "tuesday 9.00 EUR"]
         assert len(await shop.payments()) == 1
@@ -163,7 +163,7 @@ async def test_late_payment_answers_the_open_question_with_its_receipt(shop: Sho
     async with buying(shop) as buy:
         _, newer = await _paid_late(shop, buy)
         other = await buy.person.go_on(await buy.caller.link())
-        await shop.tell_all()
+        await shop.send_all()
         assert text_of(await soon(newer)) == "paid 9.00 EUR"
         assert await shop.statuses() == ["accepted", "accepted"]
         await shop.sweep()
@@ -177,7 +177,7 @@ async def test_continue_opens_no_checkout_after_the_product_was_bought(shop: Sho
         _, newer = await _paid_late(shop, buy)
         link = await buy.caller.link()
         page = await buy.person.visit(link)
-        await shop.tell_all()
+        await shop.send_all()
         assert text_of(await soon(newer)) == "paid 9.00 EUR"
         pressed = await buy.person.browser.post(link, data={"csrf": page.csrf or ""})
         assert pressed.headers["location"].startswith("/e/")
@@ -194,7 +194,7 @@ async def test_second_payment_for_the_same_product_is_refunded_at_once(
         other = await buy.person.go_on(await buy.caller.link())
         for page in (there, other) if first == "earlier" else (other, there):
             await buy.person.press_there(page, "card")
-        await shop.tell_all()
+        await shop.send_all()
         assert text_of(await soon(newer)) == "paid 9.00 EUR"
         await results_are_noted_of(shop, {"spent"})
         await shop.sweep()
@@ -210,11 +210,11 @@ async def test_transfer_for_a_product_already_bought_by_card_is_refunded(shop: S
         earlier, latest = await two_tabs(shop, buy)
         await buy.person.press_there(earlier, "bank")
         await buy.person.press_there(latest, "card")
-        await shop.tell_all()
+        await shop.send_all()
         assert await buy.result() == "paid 9.00 EUR"
         await results_are_noted_of(shop, {"spent"})
         await buy.person.press_there(earlier, "arrive")
-        await shop.tell_all()
+        await shop.send_all()
         await shop.sweep()
         assert sorted(await shop.ledger()) == ["refunded", "spent"]
 
@@ -230,7 +230,7 @@ async def test_second_of_two_payments_arriving_in_two_processes_is_refunded(shop
         bodies = list(shop.post)
         shop.post.clear()
         await asyncio.gather(
-            *(shop.tell(body, to=to) for body, to in zip(bodies, (None, process), strict=True))
+            *(shop.send(body, to=to) for body, to in zip(bodies, (None, process), strict=True))
         )
         assert text_of(await soon(newer)) == "paid 9.00 EUR"
         await results_are_noted_of(shop, {"spent"})
@@ -249,7 +249,7 @@ async def test_won_dispute_of_a_product_bought_again_refunds_the_extra_payment(
         assert "disputed at the person's bank" in text_of(await buy.caller.result("report"))
         link = await buy.is_asked_again()
         await buy.person.pay(link)
-        await shop.tell_all()
+        await shop.send_all()
         await results_are_noted_of(shop, {"spent", "disputed"})
         await claimed(shop, payment, CLOSED, status="won")
         await shop.sweep()

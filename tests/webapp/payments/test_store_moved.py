@@ -56,15 +56,15 @@ async def test_webhook_refused_by_the_old_store_is_applied_once_in_the_new_store
             await buy.press("card")
             (event,) = shop.post
             await moved(shop, address)
-            assert (await shop.tell(event)).status_code == 503
+            assert (await shop.send(event)).status_code == 503
             why = [vars(each).get("why") for each in caplog.records]
             assert any("has moved to" in str(each) for each in why), (
                 "the log tells the operator where the store has moved"
             )
             assert await shop.statuses() == ["opened"]
         await start_there(shop, address)
-        assert (await shop.tell(event)).json() == {"received": "accepted"}
-        assert (await shop.tell(event)).json() == {"received": "duplicate"}
+        assert (await shop.send(event)).json() == {"received": "accepted"}
+        assert (await shop.send(event)).json() == {"received": "duplicate"}
         assert await shop.ledger() == ["open"]
         async with shop.env.caller("legacy") as caller:
             assert (await caller.text("report")) == "paid 9.00 EUR"
@@ -83,7 +83,7 @@ async def test_checkout_opened_before_the_store_moved_can_be_paid_afterwards(
             await moved(shop, address)
         await start_there(shop, address)
         await buy.person.press_there(there, "card")
-        assert await shop.tell_all() == ["accepted"]
+        assert await shop.send_all() == ["accepted"]
         async with shop.env.caller("legacy") as caller:
             assert (await caller.text("report")) == "paid 9.00 EUR"
 
@@ -101,7 +101,7 @@ async def test_restored_backup_answers_an_open_question_and_uses_a_receipt(
             link = await buy.caller.link()
             paid.cancel()
             await buy.person.pay(link)
-            assert await shop.tell_all() == ["accepted"]
+            assert await shop.send_all() == ["accepted"]
             await write_backup(shop.store, tmp_path / "backup", now=shop.clock())
             assert sorted(await shop.statuses()) == ["accepted", "opened"]
         await shop.store.aclose()
@@ -114,7 +114,7 @@ async def test_restored_backup_answers_an_open_question_and_uses_a_receipt(
         await start_there(shop, address)
         assert await shop.ledger() == ["open"]
         await buy.person.press_there(there, "card")
-        assert await shop.tell_all() == ["accepted"]
+        assert await shop.send_all() == ["accepted"]
         async with shop.env.caller("legacy") as caller:
             assert await caller.text("report") == "paid 9.00 EUR"
             assert await caller.text("report", topic="coffee") == "paid 9.00 EUR"

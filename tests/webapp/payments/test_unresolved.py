@@ -27,7 +27,7 @@ from tests.support.acme import (
     ledger,
     left_pending,
     noted,
-    tell,
+    send,
 )
 from tests.support.payment_env import Mollie, PaymentEnv, selling
 from tests.support.service_env import Holding, call_of
@@ -197,7 +197,7 @@ async def two_pages(payment_env: PaymentEnv, acme: Forgetful, asked: Elicitation
     """Delay the reply to a checkout creation until the sweeper creates a second checkout."""
     going = asyncio.ensure_future(payment_env.go_on(asked))
     await acme.made.acquire()
-    assert (await tell(payment_env, acme.event("co-1"))).json() == {"received": "waiting"}
+    assert (await send(payment_env, acme.event("co-1"))).json() == {"received": "waiting"}
     payment_env.clock.tick(seconds=31)
     sweeping = asyncio.ensure_future(fall_due(payment_env.service))
     await acme.made.acquire()
@@ -223,7 +223,7 @@ async def test_paid_question_is_not_blocked_by_another_pending_checkout(
             await first
         await call.finish(lambda: '"not yet"')
         await call.delivered()
-        assert (await tell(payment_env, acme.pay("co-1"), id="msg_2")).json() == {
+        assert (await send(payment_env, acme.pay("co-1"), id="msg_2")).json() == {
             "received": "late"
         }
         waiting = [
@@ -271,7 +271,7 @@ async def test_ended_question_keeps_its_reason_after_a_different_amount_was_paid
     asked = await begun(payment_env)
     await payment_env.service.elicitations.settle(asked.id, Status.SUPERSEDED)
     ended = await payment_env.now(asked)
-    assert (await tell(payment_env, acme.pay(amount=400))).json() == {"received": "refused"}
+    assert (await send(payment_env, acme.pay(amount=400))).json() == {"received": "refused"}
     assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(payment_env)
     now = await payment_env.now(asked)
     assert (now.status, now.why, now.progress) == (Status.SUPERSEDED, ended.why, ended.progress)

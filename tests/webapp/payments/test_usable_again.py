@@ -61,13 +61,13 @@ async def test_payment_made_after_the_dispute_was_won_is_refunded_at_once(
         payment, link = await claimed_and_asked_again(shop, buy)
         (call,) = [call for call in buy.caller._calls if not call.done()]
         there = await buy.person.go_on(link)
-        await shop.tell(claim(payment, CLOSED, **WON))
+        await shop.send(claim(payment, CLOSED, **WON))
         await buy.person.press_there(there, button)
         await shop.sweep()
         assert text_of(await soon(call)) == "paid 9.00 EUR"
         if button == "bank":
             await buy.person.press_there(there, "arrive")
-        await shop.tell_all()
+        await shop.send_all()
         await shop.sweep()
         await ends_in(shop, ["refunded", "spent"])
         (refund,) = await shop.refunds()
@@ -88,7 +88,7 @@ async def test_payment_and_won_dispute_in_two_processes_leave_a_single_used_paym
         shop.post.clear()
         won = {**claim(payment, CLOSED, **WON)}
         won["data"]["object"]["metadata"] = {"elicitation": payment.elicitation_id}
-        await asyncio.gather(shop.tell(body, to=process), shop.tell(won))
+        await asyncio.gather(shop.send(body, to=process), shop.send(won))
         assert text_of(await soon(call)) == "paid 9.00 EUR"
         await process.ended()
         await shop.sweep()
@@ -160,7 +160,7 @@ async def test_payment_of_a_won_dispute_is_refunded_if_the_same_was_paid_again(s
         (call,) = [call for call in buy.caller._calls if not call.done()]
         call.cancel()
         await buy.person.pay(link)
-        await shop.tell_all()
+        await shop.send_all()
         await claimed(shop, payment, CLOSED, **WON)
         await shop.sweep()
         assert sorted(await shop.ledger()) == ["open", "refunded"]
@@ -177,7 +177,7 @@ async def test_next_call_after_a_second_payment_uses_the_payment_of_the_won_disp
         payment, link = await claimed_and_asked_again(shop, buy)
         (call,) = [call for call in buy.caller._calls if not call.done()]
         await buy.person.pay(link)
-        await shop.tell_all()
+        await shop.send_all()
         assert text_of(await soon(call)) == "paid 9.00 EUR"
         await ends_in(shop, ["disputed", "spent"])
         await claimed(shop, payment, CLOSED, **WON)

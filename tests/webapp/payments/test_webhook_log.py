@@ -42,7 +42,7 @@ async def test_event_with_a_state_already_known_from_the_return_is_stored(shop: 
         await buy.person.press_there(there, "bank")
         await buy.person.come_back(away)
         assert await shop.webhooks() == []
-        await shop.tell_all()
+        await shop.send_all()
         assert await statuses(shop) == ["applied"]
 
 
@@ -56,7 +56,7 @@ async def test_every_webhook_is_stored_encrypted_for_thirty_days(shop: Shop) -> 
                 COMPLETED, await a_session(shop, client_reference_id="x" * 40), id="evt_unknown"
             ),
         ):
-            assert (await shop.tell(event)).status_code == 200
+            assert (await shop.send(event)).status_code == 200
         assert await statuses(shop) == ["applied", "ignored", "unknown"]
         for hook in await shop.webhooks():
             assert json.loads(hook.body)["id"] == hook.event
@@ -70,7 +70,7 @@ async def test_every_webhook_is_stored_encrypted_for_thirty_days(shop: Shop) -> 
 
 async def test_repeated_webhook_is_stored_once(shop: Shop) -> None:
     ignored = sent_event("invoice.paid", {"id": "in_1"})
-    assert [(await shop.tell(ignored)).json()["received"] for _ in range(3)] == [
+    assert [(await shop.send(ignored)).json()["received"] for _ in range(3)] == [
         "ignored",
         "duplicate",
         "duplicate",
@@ -82,7 +82,7 @@ async def test_webhooks_of_the_same_transition_are_stored_and_applied_once(shop:
     async with buying(shop) as buy:
         paid = await paid_event(shop, buy)
         for id in ("evt_a", "evt_b", "evt_c", "evt_b"):
-            assert (await shop.tell({**paid, "id": id})).status_code == 200
+            assert (await shop.send({**paid, "id": id})).status_code == 200
         assert await buy.result() == "paid 9.00 EUR"
         assert await statuses(shop) == ["applied", "repeated", "repeated"]
         assert len(await shop.payments()) == 1
@@ -93,7 +93,7 @@ async def test_concurrent_webhooks_of_the_same_transition_are_applied_once(shop:
     async with buying(shop) as buy:
         paid = await paid_event(shop, buy)
         events = [{**paid, "id": f"evt_{number}"} for number in range(3)]
-        await asyncio.gather(*(shop.tell(event, to=to) for event in events for to in (None, other)))
+        await asyncio.gather(*(shop.send(event, to=to) for event in events for to in (None, other)))
         assert await statuses(shop) == ["applied", "repeated", "repeated"]
         assert await buy.result() == "paid 9.00 EUR"
     await other.ended()
@@ -106,9 +106,9 @@ async def test_webhook_of_a_second_payment_is_applied_and_only_its_copy_is_repea
         for page in await two_tabs(shop, buy):
             await buy.person.press_there(page, "card")
         second = json.loads(shop.post[-1])
-        await shop.tell_all()
+        await shop.send_all()
         assert await statuses(shop) == ["applied", "applied"]
-        await shop.tell({**second, "id": "evt_copy"})
+        await shop.send({**second, "id": "evt_copy"})
         assert await statuses(shop) == ["applied", "applied", "repeated"]
 
 
@@ -124,7 +124,7 @@ async def test_events_of_a_transfer_in_any_order_end_the_same(
         await shop.give_back_there(payment_intent, amount="300")
         events, shop.post[:] = tuple(shop.post), []
         for number in order:
-            await shop.tell(events[number])
+            await shop.send(events[number])
             await shop.sweep()
         (payment,) = await shop.payments()
         assert (payment.status, payment.refunded) == ("open", 300)
@@ -136,7 +136,7 @@ async def test_events_of_a_transfer_in_any_order_end_the_same(
 
 async def test_replaying_an_applied_webhook_changes_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
-        await shop.tell(await paid_event(shop, buy))
+        await shop.send(await paid_event(shop, buy))
         assert await buy.result() == "paid 9.00 EUR"
         before = (await shop.payments(), await shop.asked())
         hook = await only(shop, "applied")
@@ -152,16 +152,16 @@ async def test_replaying_a_refused_webhook_is_refused_and_settles_nothing(shop: 
         paid = await paid_event(shop, buy)
         about = paid["data"]["object"]
         wrong = {**paid, "data": {"object": {**about, "amount_total": 1}}}
-        assert (await shop.tell(wrong)).json() == {"received": "refused"}
+        assert (await shop.send(wrong)).json() == {"received": "refused"}
         refused = await only(shop, "refused")
         assert (await replayed(shop, refused)).endswith("  refused (amount)")
         assert await shop.ledger() == []
         foreign = {**paid, "id": "evt_2", "data": {"object": {**about, "id": "cs_test_9"}}}
-        await shop.tell(foreign)
+        await shop.send(foreign)
         await shop.sweep()
         (other,) = [hook for hook in await shop.webhooks() if hook.why == "session"]
         assert (await replayed(shop, other)).endswith("  refused (session)")
-        assert (await shop.tell({**paid, "id": "evt_3"})).status_code == 200
+        assert (await shop.send({**paid, "id": "evt_3"})).status_code == 200
         assert await shop.ledger() == ["open"]
 
 
@@ -192,7 +192,7 @@ async def test_replaying_a_truncated_refused_webhook_is_refused_again(shop: Shop
         await give_up(shop, buy)
         paid = await paid_event(shop, buy)
         about = {**paid["data"]["object"], "id": "cs_test_9", "custom_text": "x" * 20_000}
-        await shop.tell({**paid, "data": {"object": about}})
+        await shop.send({**paid, "data": {"object": about}})
         await shop.sweep()
         refused = await only(shop, "refused")
         assert (refused.is_whole, len(refused.body)) == (False, 16 * 1024)
@@ -203,7 +203,7 @@ async def test_replaying_a_truncated_refused_webhook_is_refused_again(shop: Shop
 async def test_replaying_a_dispute_event_leaves_a_single_dispute(shop: Shop) -> None:
     async with buying(shop) as buy:
         payment = await unused_payment(shop, buy)
-        answer = await shop.tell(claim(payment))
+        answer = await shop.send(claim(payment))
         assert answer.json() == {"received": "waiting"}
         await shop.sweep()
         hook = next(h for h in await shop.webhooks() if h.type == "charge.dispute.created")
@@ -217,7 +217,7 @@ async def test_replaying_a_dispute_event_leaves_a_single_dispute(shop: Shop) -> 
 async def test_operator_can_list_and_show_webhooks_with_their_status(shop: Shop) -> None:
     assert (await list_hooks(shop.service)).rows == []
     async with buying(shop) as buy:
-        await shop.tell(await paid_event(shop, buy))
+        await shop.send(await paid_event(shop, buy))
         await buy.result()
         (hook,) = await shop.webhooks()
         (row,) = (await list_hooks(shop.service)).rows
@@ -245,7 +245,7 @@ async def test_unverified_webhooks_are_counted_by_day_and_reason(shop: Shop) -> 
     for _ in range(3):
         await shop.deliver(b"{}", [])
     await shop.deliver(b"{}", signed(shop, b"[]"))
-    await shop.tell(b"[]")
+    await shop.send(b"[]")
     await shop.sweep()
     shop.clock.tick(days=1)
     await shop.deliver(b"{}", signed(shop, b"{}", days=1))
@@ -296,7 +296,7 @@ async def test_unverified_counts_of_two_processes_are_added(shop: Shop) -> None:
 async def test_call_after_a_replayed_payment_webhook_uses_the_payment(shop: Shop) -> None:
     async with buying(shop) as buy:
         await give_up(shop, buy)
-        await shop.tell(await paid_event(shop, buy))
+        await shop.send(await paid_event(shop, buy))
         await replayed(shop, await only(shop, "applied"))
     async with shop.env.caller(LEGACY) as caller:
         call = caller.call("report")

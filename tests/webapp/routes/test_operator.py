@@ -42,7 +42,7 @@ SECRETS = ("THE TYPED ANSWER", "THE ACCESS TOKEN", "THE REFRESH TOKEN", "pi_1_se
 async def paid(shop: Shop) -> Elicitation:
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await shop.send_all()
         await soon(buy.call)
     (question,) = await shop.service.elicitations.all(Elicitation)
     return question
@@ -128,7 +128,7 @@ async def test_operator_refunds_an_unused_payment_once(shop: Shop) -> None:
     async with buying(shop) as buy:
         await give_up(shop, buy)
         await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await shop.send_all()
     (payment,) = await shop.payments()
     person = await entered(await shop.person(), shop.service)
     place = f"/payments/{payment.id}"
@@ -346,7 +346,7 @@ async def test_timeline_shows_payment_that_came_late_and_twice_and_was_refunded(
         for tab in (earlier, latest):
             await buy.person.press_there(tab, "card")
         shop.line.is_down = False
-        await shop.tell_all()
+        await shop.send_all()
         shop.clock.tick(days=1)
         await shop.sweep()
     payments = await shop.payments()

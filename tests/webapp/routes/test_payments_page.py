@@ -21,7 +21,7 @@ async def paid_in_vain(shop: Shop, buy: Buying) -> str:
     """Pay for an abandoned call, and return the address that refunds the payment."""
     await give_up(shop, buy)
     await buy.person.pay(buy.link)
-    await shop.tell_all()
+    await shop.send_all()
     return await address(shop)
 
 
@@ -155,7 +155,7 @@ async def test_claimed_or_used_payment_is_not_refunded_and_page_says_why(shop: S
     shop.body = slowly
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await shop.send_all()
         await eventually(lambda: shop.bodies)
         await page_of(shop, buy.person)
         data, to = await field(shop, buy.person), await address(shop)
@@ -198,13 +198,13 @@ async def test_page_of_link_shows_dispute_and_refunds(shop: Shop) -> None:
         assert page.heading == "9.00 € is disputed"
         await claimed(shop, payment, "charge.dispute.closed", status="won")
         await shop.refund_by_hand(amount="300")
-        await shop.tell_all()
+        await shop.send_all()
         assert "3.00 €" in (await page_of(shop, buy.person)).text
         page = await buy.person.visit(buy.link)
         assert page.heading == "Paid 9.00 €"
         assert "of it was refunded" in page.text
         await shop.refund_by_hand()
-        await shop.tell_all()
+        await shop.send_all()
         page = await buy.person.visit(buy.link)
         assert page.heading == "9.00 € was refunded"
 

@@ -44,7 +44,7 @@ def malformed(good: str) -> list[str]:
 
 async def test_payment_webhook_is_answered_with_200_and_settles_question(shop: Shop) -> None:
     async with buying(shop) as buy:
-        answer = await shop.tell(await paid(shop, buy))
+        answer = await shop.send(await paid(shop, buy))
         assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
         assert answer.headers["content-type"] == "application/json"
         assert await buy.result() == "paid 9.00 EUR"
@@ -113,7 +113,7 @@ async def test_malformed_signature_is_refused_without_server_error(shop: Shop) -
     ],
 )
 async def test_signed_body_which_is_no_event_is_refused(shop: Shop, body: bytes) -> None:
-    answer = await shop.tell(body)
+    answer = await shop.send(body)
     assert (answer.status_code, answer.headers["content-type"]) == (400, PROBLEM)
     assert await shop.webhooks() == []
 
@@ -140,7 +140,7 @@ async def test_unrelated_event_is_acknowledged(shop: Shop) -> None:
             ),
         )
     ):
-        answer = await shop.tell({**body, "id": f"evt_{number}"})
+        answer = await shop.send({**body, "id": f"evt_{number}"})
         assert (answer.status_code, answer.json()) == (200, {"received": became})
     assert sorted(hook.status for hook in await shop.webhooks()) == [*["ignored"] * 3, "unknown"]
     assert await shop.ledger() == []
@@ -151,7 +151,7 @@ async def test_event_with_unknown_id_is_acknowledged_and_changes_nothing(shop: S
         id = shop.env.id_of(buy.link)
         for reference in (id + "_", id[:20], "x" * 200, "-", "service" * 4):
             about = await a_session(shop, client_reference_id=reference)
-            assert (await shop.tell(sent_event(COMPLETED, about))).status_code == 200
+            assert (await shop.send(sent_event(COMPLETED, about))).status_code == 200
         assert await shop.statuses() == ["pending"]
         assert {hook.status for hook in await shop.webhooks()} == {"unknown"}
 
@@ -177,14 +177,14 @@ async def test_ten_megabyte_body_is_refused_without_reading_it_all(
 
 async def test_largest_allowed_body_is_read_and_larger_body_is_refused(shop: Shop) -> None:
     for size, status in ((BODY_BYTES_AT_MOST, 400), (BODY_BYTES_AT_MOST + 1, 413)):
-        assert (await shop.tell(b" " * size)).status_code == status
+        assert (await shop.send(b" " * size)).status_code == status
 
 
 async def test_large_event_of_own_payment_is_accepted(shop: Shop) -> None:
     async with buying(shop) as buy:
         event = json.loads(await paid(shop, buy))
         event["data"]["object"]["custom_text"] = '"\\' * 50_000
-        assert (await shop.tell(event)).status_code == 200
+        assert (await shop.send(event)).status_code == 200
         assert await buy.result() == "paid 9.00 EUR"
 
 
@@ -195,9 +195,9 @@ async def test_unknown_provider_or_provider_without_secret_has_no_endpoint(
     for path in ("/webhooks/square", "/webhooks/STRIPE", "/webhooks/", "/webhooks/stripe/x"):
         assert (await shop.deliver(body, signed(shop, body), path=path)).status_code == 404
     await shop.restart(sellers={"stripe": replace(shop.seller, webhook_secrets=())})
-    assert (await shop.tell(body)).status_code == 404
+    assert (await shop.send(body)).status_code == 404
     await shop.restart(sellers={})
-    assert (await shop.tell(body)).status_code == 404
+    assert (await shop.send(body)).status_code == 404
 
 
 async def test_each_of_several_secrets_is_accepted_during_rotation(shop: Shop) -> None:
@@ -221,10 +221,10 @@ async def test_repeated_webhook_changes_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
         body = await paid(shop, buy)
         for _ in range(3):
-            assert (await shop.tell(body)).status_code == 200
+            assert (await shop.send(body)).status_code == 200
         assert await buy.result() == "paid 9.00 EUR"
         shop.clock.tick(days=2)
-        assert (await shop.tell(body)).status_code == 200
+        assert (await shop.send(body)).status_code == 200
         assert (len(await shop.payments()), len(await shop.webhooks()), shop.bodies) == (1, 1, 1)
 
 
@@ -232,7 +232,7 @@ async def test_two_events_about_same_payment_make_single_row(shop: Shop) -> None
     async with buying(shop) as buy:
         event = json.loads(await paid(shop, buy))
         for id in ("evt_a", "evt_b"):
-            assert (await shop.tell({**event, "id": id})).status_code == 200
+            assert (await shop.send({**event, "id": id})).status_code == 200
         assert await buy.result() == "paid 9.00 EUR"
         assert (len(await shop.payments()), shop.bodies) == (1, 1)
 
@@ -247,7 +247,7 @@ async def test_same_webhook_at_two_processes_concurrently_pays_once(
             body = await paid(shop, buy)
             again = json.dumps({**json.loads(body), "id": "evt_again"}).encode()
             answers = await asyncio.gather(
-                *(shop.tell(one, to=to) for one in (body, again) for to in (None, other) * 3)
+                *(shop.send(one, to=to) for one in (body, again) for to in (None, other) * 3)
             )
             assert {answer.status_code for answer in answers} == {200}
             assert await buy.result() == "paid 9.00 EUR"
@@ -259,7 +259,7 @@ async def test_same_webhook_at_two_processes_concurrently_pays_once(
 async def test_webhook_at_another_process_wakes_waiting_tool(shop: Shop) -> None:
     other = await shop.process()
     async with buying(shop) as buy:
-        assert (await shop.tell(await paid(shop, buy), to=other)).status_code == 200
+        assert (await shop.send(await paid(shop, buy), to=other)).status_code == 200
         assert await buy.result() == "paid 9.00 EUR"
     await other.ended()
 
@@ -271,21 +271,21 @@ async def test_webhook_which_cannot_be_stored_is_refused_and_accepted_when_resen
     async with open_shop(store=store) as shop, buying(shop) as buy:
         body = await paid(shop, buy)
         store.troubles.append("the disk is full")
-        answer = await shop.tell(body)
+        answer = await shop.send(body)
         assert answer.status_code == 503
         assert "disk" not in answer.text
         foreign = sent_event(COMPLETED, {**json.loads(body)["data"]["object"], "id": "cs_test_9"})
-        assert (await shop.tell(foreign)).status_code == 503
+        assert (await shop.send(foreign)).status_code == 503
         store.troubles.clear()
         assert (await shop.ledger(), await shop.webhooks()) == ([], [])
         assert not buy.call.done()
-        assert (await shop.tell(body)).status_code == 200
+        assert (await shop.send(body)).status_code == 200
         assert await buy.result() == "paid 9.00 EUR"
 
 
 async def test_provider_disconnecting_before_response_loses_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
-        telling = asyncio.ensure_future(shop.tell(await paid(shop, buy)))
+        telling = asyncio.ensure_future(shop.send(await paid(shop, buy)))
         while not await shop.ledger():  # noqa: ASYNC110
             await asyncio.sleep(0)
         telling.cancel()
@@ -297,7 +297,7 @@ async def test_payment_reported_without_a_waiting_call_is_used_by_next_call(shop
     async with buying(shop) as buy:
         await cut(buy.call)
         await eventually(lambda: not len(shop.service.elicitations.waiters))
-        assert (await shop.tell(await paid(shop, buy))).status_code == 200
+        assert (await shop.send(await paid(shop, buy))).status_code == 200
         assert await buy.again() == "paid 9.00 EUR"
 
 

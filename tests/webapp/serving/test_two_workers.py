@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.leaks import EARS
+from tests.support.leaks import LEAKS
 
 MODULE = """
 from mcp.server.mcpserver import MCPServer
@@ -64,7 +64,7 @@ async def test_two_workers_with_memory_store_are_refused_at_startup_for_each_hos
     try:
         async with asyncio.timeout(300):
             async for line in process.stdout:
-                EARS.check(how, line.decode())
+                LEAKS.check(how, line.decode())
                 if b"2 processes would serve this application" in line:
                     break
             else:
@@ -72,4 +72,4 @@ async def test_two_workers_with_memory_store_are_refused_at_startup_for_each_hos
     finally:
         process.terminate()
         rest, _ = await process.communicate()
-        EARS.check(how, rest.decode())
+        LEAKS.check(how, rest.decode())

@@ -106,7 +106,7 @@ class PaymentEnv:
         checkout["refunded"] += asked["amount"]
         return 201, {"id": f"re-{next(self.ids)}", "state": "pending", **asked}
 
-    def tell(self, id: str) -> tuple[bytes, dict[str, str]]:
+    def signed_event(self, id: str) -> tuple[bytes, dict[str, str]]:
         event = {"type": "checkout.updated", "data": self.checkouts[id]}
         body = msgspec.json.encode(event)
         message = f"msg_{next(self.ids)}"
@@ -142,7 +142,7 @@ def opened(payment_env: PaymentEnv) -> Elicitation:
 
 
 def notice_of(payment_env: PaymentEnv, id: str = "ch-1") -> Notice:
-    body, headers = payment_env.tell(id)
+    body, headers = payment_env.signed_event(id)
     delivery = verify(
         GATEWAY.scheme,
         body=body,
@@ -233,7 +233,7 @@ def test_chargeback_in_event_fails_the_session() -> None:
 def test_changed_event_body_is_refused() -> None:
     payment_env = PaymentEnv()
     opened(payment_env)
-    body, headers = payment_env.tell("ch-1")
+    body, headers = payment_env.signed_event("ch-1")
     for changed in (body + b" ", body.replace(b"open", b"paid")):
         with pytest.raises(Unverified):
             verify(
