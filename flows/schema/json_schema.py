@@ -195,7 +195,7 @@ def _autofill(clean: Mapping[str, Json], path: str) -> str | None:
         return AUTOFILL_OF_FORMATS.get(str(clean.get("format")))
     section, _, rest = token.rpartition(" ")
     if rest not in AUTOFILL or section not in ("", "shipping", "billing"):
-        why = f"{token!r} is not an autofill token about a person or an address, as given-name"
+        why = f"{token!r} is not an autofill token about a person or an address, such as given-name"
         refuse(f"{path}.autocomplete", why)
     return token
 

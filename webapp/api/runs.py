@@ -56,7 +56,7 @@ from webapp.service import Service
 
 QUESTIONS_AT_MOST: Final = 1000
 _ASKERS = requires(KeyScope.ASK)
-_OPENED_AGAIN_BEFORE = timedelta(days=1)  # so that not every step extends the run
+_OPENED_AGAIN_BEFORE = timedelta(days=1)  # smaller extensions are not stored
 _Text = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
 _Id = Annotated[str, Meta(min_length=1, max_length=128)]
 

@@ -51,13 +51,13 @@ class CallUse:
         self._request_id = request_id
         self.is_shared = is_shared
         self._held_before: set[str] = set()
-        self._until: dict[str, datetime] = {}  # ends of this object's claims
+        self._until: dict[str, datetime] = {}  # when the claims made here end, by id
         self._is_used: dict[str, bool] = {}  # by elicitation id: True if the body saw the outcome
         self._yeses: set[str] = set()
         self._unfinished_claims: set[asyncio.Task[Elicitation]] = set()
         self.on_first: Callable[[], None] = _nothing
         self.has_ended = False  # True after the request has ended: it gets no more outcomes
-        self.accounts = dict(accounts or {})  # this request adds its own accounts
+        self.accounts = dict(accounts or {})  # grows by the accounts of this request
         self.of_earlier_requests = frozenset(self.accounts)
         self.hidden: set[str] = set()  # texts that no result or question may carry to the model
         self.has_begun_once = False
