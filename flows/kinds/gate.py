@@ -398,7 +398,8 @@ def needs(
             use the account. A purchase can only be made by calling the hidden tool: mention its
             name in the server's instructions. `hide` does not protect the tool; the questions do.
         skip_if: Receives the arguments as the client sent them, unchecked. If it returns true,
-            nothing is asked, but questions that this call has already asked are not skipped later.
+            nothing is asked. In a later request of the same call, questions that were already asked
+            are not skipped.
         on_complete: Receives the answers in order, once for each call, and only if a person was
             asked, not if the account, purchase or named secret already existed. For an anonymous
             caller nothing is stored, so `on_complete` runs each time that the body runs.

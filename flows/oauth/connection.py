@@ -213,7 +213,7 @@ def allow(
 
 
 def titled(tool: str, title: str | None) -> Mapping[str, str]:
-    """Return the title of the tool by its name, or nothing for a tool without a title."""
+    """Return the tool's title under its name, or an empty mapping for a tool without a title."""
     return {} if title is None else {tool: title}
 
 

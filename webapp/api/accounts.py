@@ -233,7 +233,7 @@ async def working_account_of(
 
 
 def user_of_accounts(requester: Requester) -> tuple[str, CallingClient]:
-    """Return the tool and client that stand for the program in the sharing of accounts."""
+    """Return the tool and client to which an account is shared if it is shared with the program."""
     return client_of(requester.program.program), CallingClient(name=requester.program.program)
 
 
