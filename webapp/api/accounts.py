@@ -111,7 +111,7 @@ async def import_account(
     """Store an account that the user connected in another product. The key needs `import`.
 
     The provider is asked whose account the access token opens. The account is shared with no tool
-    and no program: the user allows each of them on the page. If the account is connected here
+    and no program: the user allows tools and programs on the page. If the account is connected here
     already, nothing changes.
     """
     owner = owner_for(service, requester, user)
