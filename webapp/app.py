@@ -89,7 +89,7 @@ async def open_app(
     users: Users | None = None,
     asked_as: object | None = None,
 ) -> AsyncGenerator[ASGIApp]:
-    """Run everything that serves `server`, and yield it as an ASGI application without a lifespan.
+    """Run all parts that serve `server`, and yield an ASGI application without a lifespan.
 
     `connections` has the calls that come over stdio. The sandbox, if there is one, replaces
     everything that is not configured. `built` is called with the service, for callers that have to
@@ -420,7 +420,7 @@ def _hosted(
     options: Mapping[str, Any] | None,
 ) -> HostedServer:
     sender = partial(
-        sender_of, identity=service.identity, issuer=_vouching(server, settings=settings)
+        sender_of, identity=service.identity, issuer=_assumed_issuer(server, settings=settings)
     )
     return HostedServer(
         server,
@@ -474,7 +474,7 @@ def _edge(
     )
 
 
-def _vouching(server: Any, *, settings: Settings) -> str:
+def _assumed_issuer(server: Any, *, settings: Settings) -> str:
     """Return the issuer to assume for access tokens that name no issuer."""
     return settings.identity.server_issuer or issuer_of(server)
 
@@ -489,7 +489,7 @@ def _verifier(
 ) -> Verifier | None:
     """Return the MCP server's own token verifier, else one for the configured issuers, or None."""
     if isinstance(served, HostedServer) and served.has_own_sign_in:
-        return served.own_tokens(issuer=_vouching(served.server, settings=settings))
+        return served.own_tokens(issuer=_assumed_issuer(served.server, settings=settings))
     uses = _uses(settings)
     other_resources = (uses.act.resource, uses.own.resource)
     return issuer_tokens(settings, issuers, other_resources=other_resources, clock=clock)

@@ -131,7 +131,7 @@ def registrations_of(settings: Settings) -> list[RegisteredClient]:
         provider = settings.providers.get(name) or CATALOGUE.get(name)
         if provider is None or provider.api.startswith(played):
             continue
-        id, secret = settings.credentials.get(name, ("", ""))  # none for API keys
+        id, secret = settings.credentials.get(name, ("", ""))  # empty for API keys
         how = provider.exchange
         found.append(
             RegisteredClient(
@@ -220,7 +220,7 @@ def clock_finding(
     try:
         reported = parsedate_to_datetime(reported_at or "")
         ahead, behind = asked_at - reported, reported - answered_at
-    except (ValueError, TypeError):  # TypeError: it has no time zone
+    except (ValueError, TypeError):  # TypeError: the date has no time zone
         return None
     apart = max(ahead, behind)
     if apart <= CLOCKS_APART_AT_MOST:

@@ -80,9 +80,9 @@ async def asking(
     """Ask a user of your application within the block, in any coroutine.
 
     The results of a block are used up when it ends without an error. After a payment or `once`, the
-    same owner and key then raise AlreadyDone for two minutes. After your own error, a payment can
-    be used again with the same owner and key. After a cancel or a crash, all results can be used
-    again.
+    same owner and key then raise AlreadyDone for two minutes. After an error of your own code, a
+    payment can be used again with the same owner and key. After a cancel or a crash, all results
+    can be used again.
 
     Args:
         owner: Your id of the user.

@@ -35,7 +35,7 @@ from flows.shown import counted, json_text
 
 PAYLOAD_BYTES_AT_MOST = 8 * 1024
 KEY_CHARACTERS_AT_MOST = 255
-CALLBACKS_AT_MOST = 50  # of one call
+CALLBACKS_AT_MOST = 50  # for one call
 RETRIED_FOR = timedelta(days=30)
 CHECKED_AFTER = timedelta(days=1)
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=5), timedelta(hours=1)
@@ -168,7 +168,7 @@ def _pause(tries: int) -> timedelta:
 def how_ended(run: Run, asked: Sequence[Elicitation], *, is_refunded: bool) -> HowEnded:
     """Return how the call ended. `asked` are its questions since the callback was registered.
 
-    If there are payments among them, only the payments decide.
+    If some of these questions are payments, the other questions are ignored.
     """
     if run.is_cancelled:
         return HowEnded.CANCELLED
@@ -179,7 +179,7 @@ def how_ended(run: Run, asked: Sequence[Elicitation], *, is_refunded: bool) -> H
     if counted and not (is_accepted and run.sent == "result"):
         last = counted[-1]
         if last.status is not Status.ACCEPTED:
-            return _REFUSED.get(last.status, HowEnded.EXPIRED)  # open: it has expired
+            return _REFUSED.get(last.status, HowEnded.EXPIRED)  # an open question counts as expired
     match run.sent:
         case "result":
             return HowEnded.DELIVERED
@@ -309,7 +309,7 @@ def refusal(
 _REFUSALS: Mapping[Status, tuple[type[NotAccepted], str]] = {
     Status.DECLINED: (Declined, "The person declined"),
     Status.DENIED: (Denied, "The person declined at the provider"),
-    Status.CANCELLED: (Cancelled, "It was cancelled before an answer"),
-    Status.FAILED: (Failed, "It could not be finished"),
-    Status.SUPERSEDED: (Superseded, "A newer question replaced it"),
+    Status.CANCELLED: (Cancelled, "The question was cancelled before it was answered"),
+    Status.FAILED: (Failed, "The question could not be finished"),
+    Status.SUPERSEDED: (Superseded, "A newer question replaced this question"),
 }

@@ -122,7 +122,7 @@ def open_attempt(
         NotPossible: The elicitation has ended, or a code is being redeemed for it.
     """
     require(elicitation, Status.OPENED)
-    if elicitation.status is Status.EXCHANGING:  # only `fail_attempt` opens it again
+    if elicitation.status is Status.EXCHANGING:  # only `fail_attempt` can open the question again
         raise NotPossible(status=elicitation.status, wanted=Status.OPENED)
     if now >= elicitation.expires_at:
         raise NotPossible(status=Status.EXPIRED, wanted=Status.OPENED)
@@ -210,10 +210,9 @@ def keep(
 def adopt(elicitation: Elicitation, *, attempt_data: Json, now: datetime) -> Elicitation:
     """Add a session that exists at the provider but is missing in the record.
 
-    One of our attempts created the session, and the store lost that attempt. If the latest attempt
-    has no session, assign the found session to it. The latest attempt has no session if it has the
-    same number as the lost attempt: both requests then have the same idempotency key, so the
-    provider refuses the second request.
+    The store lost the attempt that created the session. If the latest attempt has no session, store
+    the found session in the latest attempt. The latest attempt can have the number, and therefore
+    the idempotency key, of the lost attempt. The provider then refused its request for a session.
     """
     latest = elicitation.attempt
     if latest is None:

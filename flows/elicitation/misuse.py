@@ -167,7 +167,7 @@ def _frame_of_call(*, also_at_import: bool = False) -> tuple[FrameType, int] | N
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package == "asyncio":  # frames further out do not belong to the call
             break
-        if found is None and package == "webapp":  # our own question, such as a gate
+        if found is None and package == "webapp":  # this project itself asks, as for a gate
             return None
         if frame.f_globals.get("__name__") == "importlib._bootstrap":
             return found if also_at_import else None
@@ -228,7 +228,7 @@ def raise_unknown(owner: str, name: str, names: Sequence[str]) -> NoReturn:
 def raise_misuse(why: str, plain: type[Exception], name: str | None = None) -> NoReturn:
     """Raise InvalidUse, as a subclass of `plain`, in a tool. Raise `plain` outside of tools.
 
-    `name` is the name that an AttributeError is about.
+    `name` is the missing attribute, if `plain` is AttributeError.
     """
     error: Any = type("InvalidUse", (InvalidUse, plain), {})(why, place=place_of_call())
     if (here := running.get(None)) is not None and here.is_tool:

@@ -117,7 +117,7 @@ class OnceWork:
 
 
 def _as_json(given: Any, adapter: TypeAdapter[Any] | None) -> Json:
-    """Return the result as JSON, or unchanged if it cannot be JSON: the asker then refuses it."""
+    """Return the result as JSON, or unchanged if it cannot be JSON. The asker then refuses it."""
     if adapter is not None:
         with suppress(Exception):  # the annotation is wrong, or the value's own code raises
             return cast("Json", adapter.dump_python(given, mode="json", warnings="error"))

@@ -78,7 +78,7 @@ def seen(client: CallingClient) -> SeenClient:
 
 
 APPLICATION: Final = "the application"  # the tool name for questions of an `asking` block
-_PROGRAM = " (API)"  # program names have no parentheses, and no tool name may end like this
+_PROGRAM = " (API)"  # marks the name of a program; no MCP tool may have a name with this end
 
 
 class DescribedTool(Struct, frozen=True, kw_only=True):

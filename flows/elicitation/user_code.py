@@ -2,13 +2,13 @@
 
 The code proves that the person who opened the page is the person who asked.
 
-Risks: this is weaker than a sign-in. An attacker who talks the person into reading out the code can
-open the link, so the page warns the person. There are 25,600,000,000 codes. After five wrong
-tries, all codes of the question change. After fifty, no code is accepted. Each secret of the ring
-makes one more code valid. Another person with the link can request codes too. The asker's code
-stays valid, unless three newer browsers have received a code. A code is shown to one browser only
-and is not stored: it is a keyed hash of the elicitation, the browser and the number of the code, so
-the page can show it again without a write.
+Risks: a code is weaker than a sign-in. An attacker who talks the person into reading out the code
+can open the link, so the page warns the person. There are 25,600,000,000 codes. After five wrong
+tries, all codes of the question change. After fifty wrong tries, no code is accepted. Each secret
+of the ring makes one more code valid. Another person with the link can request codes too. The
+asker's code stays valid, unless three newer browsers have received a code. A code is shown to one
+browser only and is not stored: it is a keyed hash of the elicitation, the browser and the number of
+the code, so the page can show it again without a write.
 """
 
 import hashlib
@@ -91,7 +91,7 @@ def bind(current: BrowserBinding | None, *, browser: str) -> BrowserBinding:
     if current.code_of(browser) is not None:
         return current
     if current.confirmed_at is not None:
-        raise NotAllowed("This was opened in another browser, and confirmed in the chat.")
+        raise NotAllowed("This link was opened in another browser, and confirmed in the chat.")
     number = current.number + 1
     codes = (*current.codes, Code(browser=browser, number=number))
     return replace(current, codes=codes[-SHOWN_AT_MOST:], number=number)

@@ -102,7 +102,7 @@ def set_mark(tool: object, name: str, mark: Callable[[object], object]) -> bool:
     """Set each layer's mark to the result of `mark`. Return False if nothing could be marked."""
     layers = layers_of(tool)
     # If `@mcp.tool` ran before the mark, the server calls an inner layer: mark all layers.
-    if isinstance(tool, partial):  # only the partial: its function may be served as another tool
+    if isinstance(tool, partial):  # do not mark its function, which may be another tool
         layers = layers[:1]
     marked = [(layer, mark(layer)) for layer in layers]
     is_written = [_write(layer, name, value) for layer, value in marked]
@@ -290,8 +290,8 @@ def gate_question(
 def arguments_text(arguments: object) -> str:
     """Return the arguments as text by which two calls are compared.
 
-    The order of the arguments is ignored. The order of the keys inside an argument matters: the
-    body sees that order, and JSON writes some different keys, such as 1 and "1", in the same way.
+    The arguments are sorted. The keys inside an argument are not sorted: the tool's body sees their
+    order, and JSON writes some different keys, such as 1 and "1", in the same way.
     """
     if isinstance(arguments, Mapping):
         named = cast("Mapping[str, object]", arguments)
@@ -398,7 +398,8 @@ def needs(
             use the account. A purchase can only be made by calling the hidden tool: mention its
             name in the server's instructions. `hide` does not protect the tool; the questions do.
         skip_if: Receives the arguments as the client sent them, unchecked. If it returns true,
-            nothing is asked, but questions that this call has already asked are not skipped later.
+            nothing is asked. In a later request of the same call, questions that were already asked
+            are not skipped.
         on_complete: Receives the answers in order, once for each call, and only if a person was
             asked, not if the account, purchase or named secret already existed. For an anonymous
             caller nothing is stored, so `on_complete` runs each time that the body runs.
@@ -432,7 +433,7 @@ def needs(
     must_take(skip_if, 1, name="skip_if")
     must_take(on_complete, len(questions), name="on_complete")
     for question in questions:
-        question.discard()  # each call asks the question, not the decorator
+        question.discard()  # the question is asked at each call, not while the tool is marked
     must_mark_a_tool("needs(...)")
     need = Need(
         questions=questions,

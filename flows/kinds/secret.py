@@ -119,8 +119,8 @@ def secret(
             None or the errors. After an error, the person types the secret again. A secret that is
             stored under `name` already is not checked again.
         name: A name under which the secret is stored for this person on this server, until
-            `forget(name)`. Without a name, the secret is erased when the result was sent, at
-            most 10 minutes after the answer.
+            `forget(name)`. Without a name, the secret is erased when the result has been
+            sent, or 10 minutes after the answer at the latest.
         key: As for `url`.
         timeout: As for `url`.
 

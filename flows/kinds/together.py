@@ -41,7 +41,7 @@ class Together(Generic[T_co]):
     def __bool__(self) -> NoReturn:
         """Raise NotAwaited: the questions were used as if they were the answers."""
         bool(self.questions[0])
-        raise AssertionError  # a question has no truth value, and has raised NotAwaited
+        raise AssertionError  # not reached: `bool` of a question raises NotAwaited
 
     if not TYPE_CHECKING:  # hidden from type checkers, so that they report a missing await
 

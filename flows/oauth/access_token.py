@@ -150,7 +150,7 @@ _WORDS = {
 
 
 def issuer_in(token: str) -> str | None:
-    """Return the issuer that the token claims, unverified, or None if it names none.
+    """Return the issuer that the token claims, unverified, or None if the token names none.
 
     Use the result only to choose the issuer: its keys then have to verify the token.
 
@@ -243,7 +243,7 @@ def introspected(says: Mapping[str, Any], *, resource: Resource, now: datetime) 
     if str(says.get("token_type", "bearer")).lower() not in ("bearer", "access_token"):
         raise BadBearer("type", expected="Bearer", received=says["token_type"])
     seconds = int(now.timestamp())
-    until = seconds + ASKED_AGAIN.seconds + 1  # one second after the next introspection
+    until = seconds + ASKED_AGAIN.seconds + 1  # one second after the token is introspected again
     left_out = {"iss": resource.issuer, "iat": seconds, "exp": until}
     return _whose({**left_out, **says}, resource=resource, now=now)
 

@@ -54,7 +54,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     # scopes that were requested when the account was connected, and not granted
     withheld: tuple[str, ...] = ()
     tools: tuple[str, ...]  # the tools that may use it
-    titles: Mapping[str, str] = field(default_factory=dict[str, str])  # of tools, by their names
+    titles: Mapping[str, str] = field(default_factory=dict[str, str])  # tools' titles
     access_token: str
     refresh_token: str | None = None
     # a service account: the scopes that each token request names
@@ -80,8 +80,8 @@ class Connection(Struct, frozen=True, kw_only=True):
     claim: Claim | None = None
     retry_at: datetime | None = None  # the last refresh failed: no new try before this time
     refresh_expires_at: datetime | None = None  # when an unused refresh token ends
-    end_set_at: datetime | None = None  # the exchange or refresh that set `ends_at`
-    keep_at: datetime | None = None  # the sweeper's next step to keep the account, or to warn
+    end_set_at: datetime | None = None  # when an exchange or refresh set `ends_at`
+    keep_at: datetime | None = None  # when the sweeper refreshes it, or warns of its end
     warned_at: datetime | None = None  # the account's end is near, and `account.expiring` was sent
     refused_at: datetime | None = None  # the first refusal of a refresh for an unclear reason
     lapsed_at: datetime | None = None  # unusable until the person connects it again
@@ -213,7 +213,7 @@ def allow(
 
 
 def titled(tool: str, title: str | None) -> Mapping[str, str]:
-    """Return the title of the tool by its name, or nothing for a tool without a title."""
+    """Return the tool's title under its name, or an empty mapping for a tool without a title."""
     return {} if title is None else {tool: title}
 
 
@@ -343,8 +343,8 @@ def _remembered(
 # Times for an account that ends without use: for a refresh, and for a warning before the end.
 
 LIFE_AT_LEAST = timedelta(days=2)
-REFRESH_BEFORE_END = timedelta(days=14)  # before the end, or a third of the lifetime if less
-WARNED_BEFORE = timedelta(days=7)  # before the end, or a quarter of the lifetime if less
+REFRESH_BEFORE_END = timedelta(days=14)  # or a third of the lifetime, if that is less
+WARNED_BEFORE = timedelta(days=7)  # or a quarter of the lifetime, if that is less
 TRIED_AGAIN_AFTER = timedelta(hours=6)
 
 

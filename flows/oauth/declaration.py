@@ -104,7 +104,8 @@ class PersonProbe:
     Attributes:
         url: The address of the API request.
         id: The path of the person's id, which must be present. If the id is unique only within a
-            workspace, several paths, the last of which is the person's own id. All must be present.
+            workspace, write several paths, and the path of the person's own id last. All must be
+            present.
         label: The path of the text that pages show. If there are several paths, pages show all
             values that are present.
         post: The JSON body of a POST request. If it is None, the request is a GET.

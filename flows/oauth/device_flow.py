@@ -94,7 +94,8 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
     says = members_of(reply, provider)
     user_code = _text(says.get("user_code"), USER_CODE_AT_MOST)
     device_code = _text(says.get("device_code"), CODE_AT_MOST)
-    uri = _address(says.get("verification_uri") or says.get("verification_url"))  # Google's name
+    # Google names the member `verification_url`.
+    uri = _address(says.get("verification_uri") or says.get("verification_url"))
     life = _seconds(says.get("expires_in"))
     if user_code is None or device_code is None or uri is None or life is None:
         raise Failed(f"{provider.label} sent a user code that cannot be used.")

@@ -149,7 +149,7 @@ def person_in(claims: Mapping[str, Any], *, more: Mapping[str, Any] | None = Non
 
 
 def algorithm_in(token: str) -> str | None:
-    """Return the algorithm that a token's header names, unverified, or None if it names none."""
+    """Return the algorithm that a token's header names, unverified, or None without one."""
     try:
         header: object = json.loads(_decoded(token.partition(".")[0]))
     except (ValueError, RecursionError):
@@ -188,7 +188,7 @@ def signed_claims(
 
 
 def unsigned_claims(token: str) -> Mapping[str, Any] | None:
-    """Return a token's claims without verifying its signature, or None if it has none.
+    """Return a token's claims without verifying its signature, or None if it is no JWT.
 
     Use this function only for tokens that came from the issuer itself, over TLS. Verifying would
     need the issuer's keys, and fetching them can fail.

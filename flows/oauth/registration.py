@@ -303,7 +303,7 @@ def _of_redirect(
     """Check that the issuer redirects browsers to our address."""
     label, unknown = registration.client.provider.label, _to_register(registration)
     try:
-        answer = yield from _takes_back(registration, metadata, now=now)
+        answer = yield from _redirect_answer(registration, metadata, now=now)
     except TokenRefused as error:
         if error.refusal.means == "redirect":
             return [unregistered(registration)]
@@ -335,7 +335,7 @@ def _of_client_id(
     Return an empty list if the authorization endpoint's answer does not show it.
     """
     try:
-        answer = yield from _takes_back(registration, metadata, now=now)
+        answer = yield from _redirect_answer(registration, metadata, now=now)
     except Failed:
         return []
     setting = registration.setting
@@ -348,7 +348,7 @@ def _of_client_id(
     return [note(says, f"correct {setting('client_secret')}")]
 
 
-def _takes_back(
+def _redirect_answer(
     registration: RegisteredClient, metadata: Metadata, *, now: datetime
 ) -> Talk[bool | str | None]:
     """Send an authorization request without a session, and return how the issuer redirects.

@@ -247,7 +247,7 @@ def object_in(reply: httpx.Response) -> dict[str, Any] | None:
 
 
 def member_of(says: Mapping[str, Any], path: str | None) -> Any:
-    """Return the member at a path such as `user.email`; None if the object has none there."""
+    """Return the member at a path such as `user.email`, or None if no member is there."""
     if path is None:
         return None
     *outer, last = path.split(".")

@@ -111,7 +111,7 @@ class Refusal:
 
     @property
     def is_unauthorized(self) -> bool:
-        """True for a status 401 without an error code, which refuses the client (5.2)."""
+        """True for status 401 without an error code. Such a reply refuses the client (5.2)."""
         return self.status == HTTPStatus.UNAUTHORIZED and self.error is None
 
     @property

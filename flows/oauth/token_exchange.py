@@ -199,7 +199,7 @@ def _assertion(
     text = says.get("access_token")
     if says.get("issued_token_type") != _ID_JAG or not isinstance(text, str):
         raise _unproven(issuer, "issued another kind of token")
-    claims = unsigned_claims(text) or {}  # it comes from the issuer's own endpoint
+    claims = unsigned_claims(text) or {}  # trusted: the issuer's own endpoint sent them
     if not subject.is_of(claims):
         raise _unproven(issuer, "issued an assertion for another person")
     if audience not in _audiences(claims):

@@ -186,7 +186,7 @@ def changed_payment(payment: Payment, event: Notice, *, now: datetime) -> Paymen
         return disputed(payment, id, change.dispute, at=change.at, amount=amount, event=event.id)
     failed = failed_since(payment, change.at)
     changed = receipts.partly_refunded(payment, now, amount=change.returned - failed)
-    if failed and changed.refunded < change.returned:  # perhaps a refund after the failed one
+    if failed and changed.refunded < change.returned:  # a failed refund was perhaps repeated: ask
         changed = replace(changed, pending=PendingRefund(ask_at=now))
     return restated(changed)
 

@@ -23,7 +23,7 @@ from flows.payments.money import Money
 from flows.question import Resources, verb
 
 RECEIPT_RETENTION = timedelta(days=3653)  # ten years with the maximum number of leap days
-MADE = "perhaps delivered"  # a result was made, and it is not recorded whether it arrived
+MADE = "perhaps delivered"  # a result uses the payment; it is unknown if it arrived
 # Prefixes of claim keys without a provider's id: for claims from events, and from polls.
 CLAIM, ASKED = "claim:", "asked:"
 
@@ -175,7 +175,7 @@ class Payment(Struct, frozen=True, kw_only=True):
     spent_by: str | None = None  # the run that spent the payment and may receive it again
     surplus_to: str | None = None  # the earlier payment for the same question
     asked: str | None = None  # the join key of the question that it was paid for
-    answers: str | None = None  # the question that it answers, if not `elicitation_id`
+    answers: str | None = None  # the question that it answers now, if not `elicitation_id`
     once: bool = False  # a permanent purchase: it answers its question even after it is spent
     refund_at: datetime | None = None  # the time of the automatic refund, or of its next try
     refund_tries: int = 0
@@ -269,7 +269,7 @@ class Payment(Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_delivered(self) -> bool:
-        """True if the person may have what they paid for: no automatic refund is made then."""
+        """True if the person may have what they paid for. No automatic refund is made then."""
         return self.has_ready_result or (
             self.status is ReceiptStatus.OPEN and self.worked_at is not None
         )

@@ -100,7 +100,7 @@ class Gateways:
         return self._gateways.keys()
 
     def supports_partial_refunds(self, name: str) -> bool:
-        """Return True if the provider supports partial refunds, and resending one refunds once."""
+        """Return True if partial refunds are possible, and a repeated request refunds only once."""
         found = self._gateways.get(name)
         return found is not None and not (
             isinstance(found, DeclaredGateway) and not found.seller.declaration.refunds_parts

@@ -148,7 +148,7 @@ _FORMER_PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server ha
 ASK_AGAIN_AFTER = timedelta(minutes=10)  # first pause; each further pause is twice as long
 ASK_AGAIN_AT_MOST = timedelta(days=1)
 TRIES_THAT_COUNT = 8
-UNRESOLVED_RETENTION = timedelta(days=30)  # after the unresolved payment has ended
+UNRESOLVED_RETENTION = timedelta(days=30)  # counted from the end of the unresolved payment
 
 
 def is_paid_otherwise(progress: str | None) -> bool:
@@ -165,7 +165,7 @@ class UnresolvedStatus(StrEnum):
 
 
 class UnresolvedPayment(Struct, frozen=True, kw_only=True):
-    """An unresolved payment.
+    """A payment whose result is unknown, or that differs from the question.
 
     `amount` is what was asked for, in minor units. `paid` and `paid_currency` are what the person
     paid, if that differs.

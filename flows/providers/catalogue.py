@@ -99,13 +99,17 @@ LISTINGS = (
     _as_others(
         github_enterprise,
         "python-social-auth",
-        "Each enterprise has its own registration: copy it with `like` and `tenant`.",
+        "Each enterprise has its own registration: copy this entry with `like` and `tenant`.",
     ),
     _listed(gitlab(), "https://docs.gitlab.com/api/oauth2/"),
     _listed(slack, "https://docs.slack.dev/authentication/using-token-rotation"),
     _listed(notion, "https://developers.notion.com/reference/create-a-token"),
     _listed(linear, "https://linear.app/developers/oauth-2-0-authentication"),
-    _as_others(atlassian, "Nango, better-auth", "The site is a part of the path: the tool asks."),
+    _as_others(
+        atlassian,
+        "Nango, better-auth",
+        "Paths contain the id of a site: the tool has to ask the API for it.",
+    ),
     _listed(
         hubspot,
         "https://developers.hubspot.com/docs/api-reference/latest/authentication",
@@ -120,7 +124,9 @@ LISTINGS = (
     ),
     _as_others(quickbooks, "Nango, Socialite, Arctic"),
     _listed(
-        xero, "https://developer.xero.com/faq/oauth2", "The tool reads the tenant at /connections."
+        xero,
+        "https://developer.xero.com/faq/oauth2",
+        "The tool has to ask for the tenant at `/connections`.",
     ),
     _listed(
         zoho,

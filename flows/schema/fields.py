@@ -330,7 +330,7 @@ def _words_of(text: str) -> list[str]:
     return [
         word.removesuffix("s") if len(word) > len("aws") and not word.endswith("ss") else word
         for word in words
-        if word != "s"  # of `card's`
+        if word != "s"  # the end of `card's`
     ]
 
 

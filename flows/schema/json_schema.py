@@ -87,7 +87,7 @@ def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> SchemaRead
     copied = json.loads(text)  # a copy that no other code can change
     schema = _without_class_texts(copied) if is_a_models else copied
     root = _inlined(schema, "$", schema)
-    _must_say_nothing(root, "$", "")
+    _must_have_no_texts(root, "$", "")
     _only(root, "$", {"type", "title", "properties", "required"})
     if root.get("type") != "object":
         refuse("$.type", "only an object can have fields: write type: object")
@@ -195,7 +195,7 @@ def _autofill(clean: Mapping[str, Json], path: str) -> str | None:
         return AUTOFILL_OF_FORMATS.get(str(clean.get("format")))
     section, _, rest = token.rpartition(" ")
     if rest not in AUTOFILL or section not in ("", "shipping", "billing"):
-        why = f"{token!r} is not an autofill token about a person or an address, as given-name"
+        why = f"{token!r} is not an autofill token about a person or an address, such as given-name"
         refuse(f"{path}.autocomplete", why)
     return token
 
@@ -336,12 +336,12 @@ def _inlined(found: Mapping[str, Json], path: str, root: Mapping[str, Json]) -> 
     target = _mapping(root.get(place[1], {}), path).get(place[2]) if place else None
     if not isinstance(target, Mapping) or "$ref" in target:
         refuse(f"{path}.$ref", "this reference does not point to a part of this schema")
-    _must_say_nothing(target, path, ".$ref")
+    _must_have_no_texts(target, path, ".$ref")
     own = {key: value for key, value in found.items() if key != "$ref"}
     return {k: v for k, v in target.items() if k not in {"title", "description"}} | own
 
 
-def _must_say_nothing(found: Mapping[str, Json], path: str, place: str) -> None:
+def _must_have_no_texts(found: Mapping[str, Json], path: str, place: str) -> None:
     """Refuse a title or description of a whole schema, which no page shows."""
     for key in ("title", "description"):
         if key in found and (key == "description" or not _CLASS.fullmatch(str(found[key]))):

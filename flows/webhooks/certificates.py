@@ -194,7 +194,7 @@ def _read(
         raise Unverified("malformed_header") from None
     if base64.b64encode(signature).decode() != text:
         raise Unverified("malformed_header")
-    # Compared as text: an address that is one of these plus a name has only one reading.
+    # Compare texts: an allowed address plus a plain file name cannot be parsed in two ways.
     if not any(
         url.startswith(address) and _NAME.fullmatch(url, len(address))
         for address in scheme.certificate_addresses

@@ -81,7 +81,7 @@ async def test_tool_continues_with_account_connected_by_code(
         assert await connect_by_code(here.service, question, desk.terminal)
         assert desk.printed[0] == (
             'list of shop asks for your account at Acme, through "c" (its own name, not '
-            "verified).\nIt can do this there:\n  Know that it is you (openid)\n"
+            "verified).\nWith the account, tools can:\n  Know that it is you (openid)\n"
             "  See your e-mail address (email)\nAll your assistants can use it. Change "
             "this at /connections."
         )

@@ -295,7 +295,7 @@ async def _found(request: AnyRequest, paces: ApiLimits, *, or_person: bool) -> R
         _note(paces, address, refused)
         raise
     found = Requester(key=key, person=alone)
-    paces.known.require(found.who)  # before the cost of verifying the person's token
+    paces.known.require(found.who)  # before a costly check of the person's token
     if key is None:
         return found
     return replace(found, person=await _person_of(request, key))

@@ -111,7 +111,7 @@ async def import_account(
     """Store an account that the user connected in another product. The key needs `import`.
 
     The provider is asked whose account the access token opens. The account is shared with no tool
-    and no program: the user allows each of them on the page. If the account is connected here
+    and no program: the user allows tools and programs on the page. If the account is connected here
     already, nothing changes.
     """
     owner = owner_for(service, requester, user)
@@ -233,7 +233,7 @@ async def working_account_of(
 
 
 def user_of_accounts(requester: Requester) -> tuple[str, CallingClient]:
-    """Return the tool and client that stand for the program in the sharing of accounts."""
+    """Return the tool and client to which an account is shared if it is shared with the program."""
     return client_of(requester.program.program), CallingClient(name=requester.program.program)
 
 

@@ -314,7 +314,7 @@ def owner_of_user(service: Service, user: str) -> str:
 
 
 def application_of(service: Service) -> str:
-    assert service.identity.users is not None  # because the service serves an application
+    assert service.identity.users is not None  # set, as the service serves an application
     return service.identity.users.application
 
 

@@ -138,7 +138,7 @@ def _known(service: Service, requester: Requester) -> tuple[Deciding, list[str]]
 
 def _to_inbox_request(service: Service, person: Deciding, one: PendingDecision) -> InboxRequest:
     asked, voting = one.asked, voting_of(one.asked)
-    assert voting is not None  # because it is in an inbox
+    assert voting is not None  # set for each question in an inbox
     approvers = service.kinds.decisions.approvers
     by, described = asked.decided_by, asked.asked.described
     return InboxRequest(

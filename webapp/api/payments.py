@@ -44,7 +44,7 @@ class NoSuchPayment(ElicitError):
 
 
 class NotRefundable(ElicitError):
-    """The payment cannot be refunded, or not now. The message says what to do."""
+    """The payment cannot be refunded, at least not at the moment. The message says what to do."""
 
     name = "NOT_REFUNDABLE"
     http_status = 409

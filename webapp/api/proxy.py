@@ -55,7 +55,7 @@ _OWN_HEADERS: Final = frozenset(
     }
 )
 _FORWARDED: Final = ("x-forwarded-", "sec-", "x-elicit-")
-# Headers of a provider's response that pass. Browsers, caches and proxies act on none of them.
+# Headers of a provider's response that pass. None of them affects browsers, caches or proxies.
 _PASSED: Final = frozenset(
     {
         *("content-type", "content-language", "content-disposition", "content-range"),

@@ -134,7 +134,7 @@ async def read_question(
     service: NamedDependency[Service],
     wait: Annotated[int, QueryParameter(ge=0, le=WAIT_SECONDS_AT_MOST)] = 0,
 ) -> QuestionState:
-    """Return a question. With `wait`, wait up to so many seconds until the question has ended.
+    """Return a question. With `wait`, wait up to that many seconds until the question has ended.
 
     The wait also ends when `progress` changes, for example because a payment is being processed,
     which may take days.

@@ -47,7 +47,7 @@ _ANYTHING: Final = RequestBody(
     },
 )
 _THE_PROVIDERS: Final = OpenAPIResponse(
-    description="The provider's status, headers and body, or problem details without a response.",
+    description="The provider's status, headers and body, or problem details if no response came.",
     content={"*/*": OpenAPIMediaType(schema=Schema())},
 )
 _CODE: Final = re.compile(r"`([^`]+)`")

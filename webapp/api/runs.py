@@ -56,7 +56,7 @@ from webapp.service import Service
 
 QUESTIONS_AT_MOST: Final = 1000
 _ASKERS = requires(KeyScope.ASK)
-_OPENED_AGAIN_BEFORE = timedelta(days=1)  # so that not every step extends the run
+_OPENED_AGAIN_BEFORE = timedelta(days=1)  # smaller extensions are not stored
 _Text = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
 _Id = Annotated[str, Meta(min_length=1, max_length=128)]
 
@@ -288,7 +288,7 @@ async def _end_with(service: Service, call: Call, run: Run, id: str, *, data: Ru
     try:
         await _use(service, call, run, current)
     except PaymentGone:
-        if not (data.is_error or await _gave_back(service, run, current)):
+        if not (data.is_error or await _has_refunded(service, run, current)):
             raise
 
 
@@ -326,7 +326,7 @@ async def _is_worked_for(service: Service, current: Elicitation) -> bool:
     return paid is not None and paid.worked_at is not None and paid.spent_at is None
 
 
-async def _gave_back(service: Service, run: Run, current: Elicitation) -> bool:
+async def _has_refunded(service: Service, run: Run, current: Elicitation) -> bool:
     """Return True if the run itself refunded the payment."""
     paid = await service.kinds.payments.ledger.paid(current)
     return paid is not None and paid.refund_by == run.id

@@ -186,7 +186,7 @@ class Call:
         # The body finished and no request of the run asked a question, so the run is not stored.
         self._is_unasked = False
         self._is_error = False
-        self.is_polled = False  # no HTTP request waits for the result
+        self.is_polled = False  # True if no HTTP request waits for the result
         self.marked: list[Payment] = []  # payments that this request marked as used by its result
 
     @property
@@ -370,7 +370,7 @@ class Call:
             else:
                 await self.elicitations.write_rebuilt(marks)
             if self.run.value.is_cancelled:
-                await self._in_vain()
+                await self._discard_result()
 
     async def keep(self, result: str) -> None:
         """Store the result even if no answer was used: a later poll then starts no new run."""
@@ -441,7 +441,7 @@ class Call:
         if self.has_claimed or is_awaited:
             await self.run.keep_open()
 
-    async def _in_vain(self) -> None:
+    async def _discard_result(self) -> None:
         """Handle a body that finished after its client had cancelled the task.
 
         The result is discarded. An identical call may use the same answers. If the tool succeeded,

@@ -132,7 +132,7 @@ async def used_up(
         if before is None:
             continue
         kind = kinds[before.kind]
-        gone = await _gave_back(before, kinds, run=run.id)
+        gone = await _has_refunded(before, kinds, run=run.id)
         is_released = is_error and kind.outlives_errors and not gone
         change = _released if is_released else partial(states.deliver, now=now)
         change = partial(_unless_anothers, change, unused=unused, run=run.id)
@@ -162,7 +162,7 @@ async def made(
     return marked
 
 
-async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> bool:
+async def _has_refunded(elicitation: Elicitation, kinds: Kinds, *, run: str) -> bool:
     """Return True if this run refunded the payment: no call can use the payment any more."""
     if traits_of(elicitation.kind).gives != "receipt":
         return False

@@ -51,13 +51,13 @@ class CallUse:
         self._request_id = request_id
         self.is_shared = is_shared
         self._held_before: set[str] = set()
-        self._until: dict[str, datetime] = {}  # ends of this object's claims
+        self._until: dict[str, datetime] = {}  # when the claims made here end, by id
         self._is_used: dict[str, bool] = {}  # by elicitation id: True if the body saw the outcome
-        self._yeses: set[str] = set()
+        self._accepted: set[str] = set()
         self._unfinished_claims: set[asyncio.Task[Elicitation]] = set()
         self.on_first: Callable[[], None] = _nothing
         self.has_ended = False  # True after the request has ended: it gets no more outcomes
-        self.accounts = dict(accounts or {})  # this request adds its own accounts
+        self.accounts = dict(accounts or {})  # grows by the accounts of this request
         self.of_earlier_requests = frozenset(self.accounts)
         self.hidden: set[str] = set()  # texts that no result or question may carry to the model
         self.has_begun_once = False
@@ -82,7 +82,7 @@ class CallUse:
     def unused_of(self, run: Run) -> set[str]:
         """Return the ids of the run's questions whose acceptances this request has not used."""
         asked = {asking.elicitation_id for asking in run.asked if not asking.is_used}
-        return asked - self._yeses
+        return asked - self._accepted
 
     def record_prefetch(self, settled: Elicitation) -> bool:
         """Record that the write that settled the elicitation also claimed it for this request.
@@ -123,7 +123,7 @@ class CallUse:
         """Record that the body sees the outcome from now on."""
         self._is_used[claimed.id] = True
         if claimed.status is Status.ACCEPTED:
-            self._yeses.add(claimed.id)
+            self._accepted.add(claimed.id)
 
     def forget(self, claimed: Elicitation) -> None:
         del self._is_used[claimed.id]

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownLink:
-    """A link to one question, meant only for the person whom the question is about.
+    """A link to one question, meant only for the person who is asked.
 
     With `needs_code` the link's page shows an eight-character code. Your own page must ask its user
     for the code, because only your page knows whom you asked. Pass the typed code to `confirm`.

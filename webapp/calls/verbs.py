@@ -289,7 +289,7 @@ class Verbs:
             details = {"kind": kind, "tool": call.tool.tool, "why": str(error)}
             _log.info("question.not_asked", extra=details)
             return question.unasked(error)
-        run = await (self._a_gates_run() if traits.is_gate else call.current_run())
+        run = await (self._run_of_gate() if traits.is_gate else call.current_run())
         if call.kinds[kind].can_answer_without_asking:
             later = None if traits.is_gate else self._asked_again(run, step)
             try:
@@ -300,7 +300,7 @@ class Verbs:
                 known = None
             if known is not None:
                 return self._given(question, step, known)
-            if later is not None and await self._is_got(run.at(step)):
+            if later is not None and await self._has_received(run.at(step)):
                 self._order.note(*run.alike(step))
                 self._counts[fact], step = later.nth + 1, later
         await self._order.check(question, step)
@@ -313,7 +313,7 @@ class Verbs:
         self.call.used.note((step.kind, step.digest), known, question.request)
         return Outcome(status=Status.ACCEPTED, content=question.answer(known))
 
-    async def _a_gates_run(self) -> Run:
+    async def _run_of_gate(self) -> Run:
         """Return the run for a gate, even if the run's result was delivered.
 
         A new call has to pass its gate before the delivered result is repeated.
@@ -327,7 +327,7 @@ class Verbs:
         latest = max(run.alike(step), default=step, key=attrgetter("nth"))
         return latest if latest.nth > step.nth else None
 
-    async def _is_got(self, asking: AskedStep | None) -> bool:
+    async def _has_received(self, asking: AskedStep | None) -> bool:
         """Return True if the body already received an answer at this place before it asked again.
 
         This is the case if the answer was known without a question, or if the question at this

@@ -109,7 +109,7 @@ def write_private(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
     except BaseException:
-        path.unlink()  # half a key would be refused, and would keep the whole one away
+        path.unlink()  # a server refuses half a key, and a restore would not replace it
         raise
 
 
@@ -224,7 +224,7 @@ async def _write_to_store(
     async with aclosing(opened) as store:
         if store.address is None:
             raise ValueError(
-                "ELICIT_STORE: memory: is lost when its process ends; set another store."
+                "ELICIT_STORE: the store memory: is lost when its process ends; set another store."
             )
         if await store.fenced() != words:
             await fence_empty(store, words)
@@ -235,7 +235,7 @@ async def _write_to_store(
         try:
             await open_whole(store, words)
         except NotMoved:
-            undo.close()  # only here: after any other error, servers may use the store and its key
+            undo.close()  # not after other errors: servers may already use the store and its key
             raise
 
 

@@ -188,7 +188,7 @@ def _outcome(who: str, before: Elicitation, after: Elicitation) -> str:
     return (
         "The account is connected, and the tool continues."
         if after.asked.tool
-        else "It is connected."
+        else "The account is connected."
     )
 
 
@@ -201,7 +201,7 @@ def _instructions(service: Service, asked: Elicitation, client: Client) -> str:
     if not asked.asked.tool:
         lines = [f"You asked under Your accounts to connect {account} again."]
     if provider.has_scopes:
-        lines += ["It can do this there:"] if scopes else ["It sees only who you are there."]
+        lines += ["With the account, tools can:"] if scopes else ["Tools see only who you are."]
     for scope in scopes:
         words = provider.scope_words.get(scope)
         raw = plain(scope, limit=LONGEST_QUOTATION)

@@ -80,7 +80,7 @@ async def try_address(service: Service, *, name: str) -> Sequence[str]:
             f"ELICIT_EVENTS_{address.name.upper()}_URL, and that its receiver verifies with the "
             "same secret."
         )
-    return [f"{address.name} took it."]
+    return [f"{address.name} accepted the test event."]
 
 
 async def resume_address(service: Service, *, name: str) -> Sequence[str]:

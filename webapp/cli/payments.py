@@ -125,7 +125,7 @@ async def refund_payment(
 
 
 async def end_payment(service: Service, id: str) -> list[str]:
-    """Remove a payment from the list after an operator has checked it. Raises CommandRefused."""
+    """Stop listing a payment as open, because an operator has checked it. Raises CommandRefused."""
     unresolved, ledger = service.kinds.payments.unresolved, service.kinds.payments.ledger
     paid = [one for one in await _payments(service) if one.may_be_delivered or one.owed]
     open_rows: list[UnresolvedPayment | Payment] = [*await unresolved.open(), *paid]

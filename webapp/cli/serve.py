@@ -24,7 +24,7 @@ from webapp.serving.supervising import Parent, supervise
 from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_URL, Settings
 from webapp.workers.relay import make_private
 
-DEMO = "the demo"  # cannot be a path
+DEMO = "the demo"  # stored in place of a path; no path equals it
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

@@ -49,7 +49,7 @@ from webapp.printing import tell
 T = TypeVar("T")
 NAME_CHARACTERS: Final = 255
 RESULT_CHARACTERS_AT_MOST: Final = 60 * 1024  # characters of JSON that `once` stores
-_PROCESSING_POLL_SECONDS: Final = 5  # per long poll, if a payment in progress suffices
+_PROCESSING_POLL_SECONDS: Final = 5  # per long poll, if the program does not wait for the money
 _CLAIMED_AGAIN_SECONDS: Final = 10.0
 _BUSY_SECONDS: Final = 1.0
 _WORD: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}")  # a valid id or name of a secret
@@ -132,7 +132,7 @@ class Elicit:
         self._shown = set[str]()
         self._finished: dict[str, None] = {}  # the questions whose outcome the program received
         self._receipt: str | None = None  # the last payment, unless it was a permanent purchase
-        self._is_begun = False  # whether there is a run to end
+        self._is_begun = False  # True if the block has a run to end
         self._again = False
 
     async def __aenter__(self) -> Self:
@@ -185,7 +185,7 @@ class Elicit:
             raise group.exceptions[0] from None
         outcomes = tuple(task.result() for task in asking)
         for question, outcome in zip(questions, outcomes, strict=True):
-            self._has(question, outcome)  # in order, as a restarted run does
+            self._has(question, outcome)  # a restarted run needs the same order
         return outcomes
 
     async def once(self, work: OnceWork) -> Json:

@@ -231,7 +231,6 @@ def demonstrate(url: str, asked: DemoCall) -> int:
 
 
 def text_of(result: CallToolResult) -> str:
-    """Return the texts of a result."""
     return "\n".join(part.text for part in result.content if isinstance(part, TextContent))
 
 

@@ -54,9 +54,9 @@ class AskingParty:
         return program_of(asked.tool) is None and self.tool in (None, asked.tool)
 
     def excludes(self, asked: Asked) -> bool:
-        """Return True if a program or tool is named here, and it is not the asker.
+        """Return True if a program or tool is named here, and another program or tool asked.
 
-        The program or tool of the same name of another server is another asker.
+        Programs or tools of two servers are different askers, even if they have the same name.
         """
         return (self.program, self.tool) != (None, None) and not self.has_asked(asked)
 

@@ -1,4 +1,4 @@
-"""The base class of the kinds of questions, which has a module for each kind.
+"""The base class of the kinds of questions. Each kind is a subclass in another module.
 
 A kind raises NotConfigured if the server has no settings for the question. `missing_table` creates
 this error for a name in an author's code that has no table in `elicit.toml`.

@@ -210,9 +210,8 @@ OWNER_DATA: Final = (Connection, Payment, StoredSecret)
 LISTED: Final = (Connection, Payment, InboxItem, Approval, Elicitation)
 
 
-_log = logging.getLogger(
-    "webapp.elicitations.changes"
-)  # the name in the log lines of earlier versions
+# The log lines of earlier versions have this name.
+_log = logging.getLogger("webapp.elicitations.changes")
 
 
 class Listing(Protocol):

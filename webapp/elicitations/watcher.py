@@ -67,7 +67,7 @@ async def _apply(elicitations: Elicitations, record: Record | Look | None) -> No
             elicitations.recent.clear()
             for on_gap in elicitations.on_gap:
                 on_gap()
-            with suppress(StoreUnavailable):  # the sweeper compares the store's mark later
+            with suppress(StoreUnavailable):  # the sweeper compares the marks again later
                 await elicitations.high_water.look()
         return
     if record.kind == MARK:

@@ -45,7 +45,7 @@ RETRY_AFTER_AT_MOST: Final = timedelta(days=1)
 CLAIMED: Final = timedelta(seconds=30)  # a request takes at most ten seconds
 LANES: Final = 4  # concurrent requests to one address from one process
 ENDED: Final = "ended"
-_READ_AT_ONCE: Final = 10  # a question has fewer events
+_READ_AT_ONCE: Final = 10  # more than most questions have
 K = TypeVar("K")
 V = TypeVar("V")
 _log = logging.getLogger(__name__)

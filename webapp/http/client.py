@@ -1,9 +1,10 @@
 """The outbound HTTP client: runs a flow's requests over the network, within limits.
 
 Risks: a provider is slow, sends an endless reply, redirects elsewhere, or its address is inside our
-own network. There is a limit for each of these. A compressed reply is unpacked before its size is
-known, and three kilobytes can become gigabytes. So each request asks for an uncompressed reply, and
-a compressed reply is refused unread.
+own network. So the time and the size of a reply are limited, redirects are not followed, and
+internal addresses are refused. A compressed reply is unpacked before its size is known, and three
+kilobytes can become gigabytes. So each request asks for an uncompressed reply, and a compressed
+reply is refused unread.
 
 Known gap: the host name is resolved again when the request is sent, so its owner can return another
 address (DNS rebinding).

@@ -68,9 +68,6 @@ async def empty_lifespan(receive: Receive, send: Send) -> None:
         await send({"type": f"lifespan.{moment}.complete"})
 
 
-# A response that can set several cookies.
-
-
 class Reply(Response[Any]):
     """A response that can set several cookies; each is a full Set-Cookie header."""
 

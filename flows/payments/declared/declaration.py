@@ -174,7 +174,7 @@ class ProviderDeclaration:
         return is_possible and self.has_refund_key
 
     @property
-    def tells_refunds(self) -> bool:
+    def reports_refunds(self) -> bool:
         """True if `fetch` reports refunds, and uses {session} but not {handle}."""
         names = names_in(self.fetch)
         is_asked = "session" in names and "handle" not in names
@@ -244,7 +244,7 @@ class ProviderDeclaration:
         for key, call in {**calls, "refund": self.refund, "holding": holding}.items():
             if call is not None and not _CALL.fullmatch(call):
                 faults.append(f'{key}: must be a method and a path, such as "POST /checkouts".')
-        if self.refund and not (self.has_refund_key or self.holding or self.tells_refunds):
+        if self.refund and not (self.has_refund_key or self.holding or self.reports_refunds):
             faults.append(
                 "refund: a repeated refund request must not refund twice. Set `idempotency`, or"
                 " `holding`, or `fetched.refunded` with {session} in `fetch`."

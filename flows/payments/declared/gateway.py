@@ -195,7 +195,7 @@ class DeclaredGateway:
         holding, fetch = self._declared.holding, self._declared.fetch
         if holding is not None:
             call = holding.call
-        elif fetch is not None and self._declared.tells_refunds:
+        elif fetch is not None and self._declared.reports_refunds:
             call = fetch
         else:
             return payment.refunded, None

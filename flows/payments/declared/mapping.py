@@ -1,7 +1,7 @@
 """The mapping of a declared provider's JSON: where the values of a session and a payment are.
 
-Risks: a path finds a value that means something else. A path can therefore only name a text or a
-whole number, and the code that reads the value validates it.
+Risks: a path finds a value that means something else. A path can therefore only name a text, a
+whole number or a boolean, and the code that reads the value validates it.
 """
 
 from collections.abc import Mapping
@@ -51,8 +51,8 @@ class Reading:
 class Holding:
     """The paths of a payment's refunded amounts, in minor units.
 
-    `given` are paths to add up, joined by a plus. `left` is the amount that can still be refunded,
-    for a provider that counts refunds differently from prices (without taxes).
+    `given` are paths to add up, joined by a plus. `left` is the path of the amount that can still
+    be refunded, for a provider whose refunds are counted without taxes, unlike its prices.
     """
 
     call: str

@@ -24,7 +24,7 @@ _NAME = re.compile(r"\{([a-z_]+)\}")
 
 
 def names_in(template: Json) -> frozenset[str]:
-    """Return the names to fill in."""
+    """Return the names in braces that the template contains."""
     match template:
         case str():
             return frozenset(_NAME.findall(template))
@@ -86,7 +86,10 @@ def at(data: Json, path: str) -> Json:
 
 
 def text_at(data: Json, path: str | None) -> str | None:
-    """Return the text or whole number at this path as text. Raises Malformed for other types."""
+    """Return the value at this path as text, or None if there is none.
+
+    Raises Malformed if the value is not a text, a whole number or a boolean, or is too long.
+    """
     found = None if path is None else at(data, path)
     match found:
         case None:

@@ -217,7 +217,7 @@ def read_refund(
 def unsigned_in(body: bytes, *, query: str) -> UnsignedNotice | None:
     """Return the payment to fetch, from an unsigned webhook.
 
-    The query of our webhook URL names the elicitation. Return None if the query names none.
+    The query of our webhook URL names the elicitation. Return None unless it names exactly one.
 
     Raises:
         Unverified: The body is too large, or does not have exactly one valid payment id.

@@ -130,7 +130,7 @@ class _Detail(Struct, frozen=True, kw_only=True):
 
 class _Error(Struct, frozen=True, kw_only=True):
     name: str | None = None
-    error: str | None = None  # of the token endpoint
+    error: str | None = None  # the error code of the token endpoint
     details: tuple[_Detail, ...] = ()
 
 
@@ -167,7 +167,7 @@ def token_in(reply: httpx.Response, seller: MerchantAccount) -> str:
     """Return the access token. Raises Failed."""
     doing = "issue an access token"
     token = decode(reply, _Token, seller=seller, doing=doing, code_of=issue_in).access_token
-    if not _TOKEN.fullmatch(token):  # it becomes a header value
+    if not _TOKEN.fullmatch(token):  # the token becomes a header value
         raise unreadable(seller, doing=doing)
     return token
 

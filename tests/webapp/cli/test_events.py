@@ -164,7 +164,7 @@ async def test_replay_of_unknown_event_is_refused(here: Service) -> None:
 async def test_test_event_is_sent_and_answer_of_address_is_reported(
     here: Service, receiver: Receiver
 ) -> None:
-    assert await try_address(here, name="CRM") == ["crm took it."]
+    assert await try_address(here, name="CRM") == ["crm accepted the test event."]
     receiver.answers = [httpx.Response(401)]
     with pytest.raises(CommandRefused, match=r"HTTP 401.*ELICIT_EVENTS_CRM_URL"):
         await try_address(here, name="crm")

@@ -58,7 +58,7 @@ async def test_older_call_ends_when_a_newer_question_supersedes_its_question(ser
         assert result.is_error
         assert result.meta["errorId"] == result.meta["code"] == "ELICITATION_SUPERSEDED"
         assert result.meta["elicitId"] == env.id_of(link)
-        assert "A newer question replaced it" in text_of(result)
+        assert "A newer question replaced this question" in text_of(result)
         person = await env.person()
         assert (await person.visit(link)).csrf is None, (
             "the page of the superseded question has no form"
