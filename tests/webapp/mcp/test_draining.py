@@ -121,6 +121,9 @@ async def test_running_tool_finishes_within_the_shutdown_grace(library, revision
         await soon(begun.wait())
         await soon(env.service.drain(within=ENDED))  # returns at once: the deadline has passed
         patient = asyncio.create_task(env.service.drain(within=AN_HOUR))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not patient.done()
         assert not call.done()
         goes_on.set()
         await soon(patient)

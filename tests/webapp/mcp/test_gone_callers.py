@@ -11,7 +11,7 @@ import pytest
 from flows import elicit
 from flows.elicitation.states import Json
 from tests.support.local_peers import ON_LINUX
-from tests.support.mcp_server import ServerEnv, eventually, server_env
+from tests.support.mcp_server import MODERN, ServerEnv, eventually, new_server, server_env
 from tests.support.users import ACCEPT, answered, calling, opened_session
 
 
@@ -90,3 +90,48 @@ async def test_call_of_a_disconnected_client_is_not_started(server, resets):
         send_and_close(connected(env), request(env, calling("order", id=2), session), resets=resets)
         await calls_again(env, session, id=3)
         assert len(keys) == 1
+
+
+@ON_LINUX
+async def test_tool_does_not_run_for_a_disconnected_client_without_session():
+    # finding: R1
+    # With FastMCP, the end of the connection cancels the call before its tool starts.
+    ran, server = list[str](), new_server("mcp")
+
+    @server.tool()
+    async def note() -> str:
+        ran.append("note")
+        return "noted"
+
+    call = calling("note")
+    call["params"]["_meta"] = {
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientInfo": {"name": "c", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    headers = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": "note"}
+    async with server_env(server) as env:
+        send_and_close(connected(env), request(env, call, headers))
+        await eventually(lambda: env.begun_posts)
+        await env.posts_are_over()
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert not ran
+        assert "noted" in (await answered(env.mcp_url, message=call, headers=headers)).body
+        assert ran == ["note"]
+
+
+async def test_aborted_upload_is_logged_without_a_traceback(caplog):
+    # finding: R9
+    async with server_env(new_server("mcp")) as env:
+        head = f"POST /webhooks/stripe HTTP/1.1\r\nhost: {urlsplit(env.url).netloc}\r\n"
+        upload = head + "content-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
+        send_and_close(connected(env), upload.encode())
+
+        def logged() -> list[tuple[str, bool]]:
+            events = ("request.aborted", "route.failed")
+            found = [each for each in caplog.records if each.getMessage() in events]
+            return [(each.getMessage(), each.exc_info is not None) for each in found]
+
+        await eventually(logged)
+        assert logged() == [("request.aborted", False)]

@@ -116,6 +116,21 @@ async def test_answer_between_two_calls_is_reported_by_the_next_call(library):
         assert not caller.has_links_left
 
 
+async def test_accepted_link_is_not_shown_again_if_two_calls_continue(library):
+    # finding: R4
+    async with held(new_asking_server(library)) as (env, clock, caller):
+        link = await link_of_a_held_call(env, clock, caller)
+        older = caller.call("sign_in")
+        for _ in range(2):
+            await eventually(lambda: len(env.service.elicitations.waiters))
+            newer = caller.call("sign_in")
+            assert "Another call is waiting" in text_of(await soon(older))
+            older = newer
+        assert not caller.has_links_left
+        await env.complete(link, {"name": "ann"})
+        assert "ann" in text_of(await soon(older))
+
+
 async def test_another_session_gets_the_link_again(library):
     # finding: R4
     server, clock = new_asking_server(library), Clock()

@@ -301,4 +301,7 @@ async def test_late_vendor_callback_is_used_by_the_same_call(server, revision, i
         async with new_browser() as vendor:
             answer = await vendor.post(made[0].callback_url, json={"order": 7})
         assert answer.json() == {"completion": "late"}
-        assert text_of(await soon(again or caller.call("pay"))) == "paid {'order': 7}"
+        call = again or caller.call("pay")
+        await eventually(lambda: call.done() or caller.has_links_left)
+        assert not caller.has_links_left
+        assert text_of(await soon(call)) == "paid {'order': 7}"
