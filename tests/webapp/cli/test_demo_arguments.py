@@ -9,8 +9,6 @@ from mcp_types import Tool
 from webapp.command import own_command
 from webapp.demo.arguments import WrongArguments, arguments_of
 
-# finding: XA5
-
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -34,6 +32,7 @@ def of(*words: str, given: dict[str, Any] | None = None) -> dict[str, object]:
     return arguments_of(MERGE, words, given or {}, command=("demo",))
 
 
+# finding: XA5
 @pytest.mark.parametrize(
     ("word", "value"),
     [

@@ -162,8 +162,7 @@ def test_proof_is_different_for_each_nonce():
     assert len(proofs) == 3
 
 
-# finding: XC9
-# finding: XV8
+# finding: XC9, XV8
 @pytest.mark.parametrize("library", ["mcp", "fastmcp"])
 @pytest.mark.parametrize("lost", ["own", "sandbox"])
 async def test_port_lost_between_bind_and_listen_is_refused(library, lost):

@@ -241,7 +241,9 @@ async def test_writes_fail_fast_with_reason_while_synchronous_standby_is_away():
         pair.stream.freeze()
         first = asyncio.create_task(store.write(record("a-1", owner="b")))
         checking = asyncio.create_task(store.check())
-        await asyncio.sleep(0)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while await fetchval(pair.primary, _WAITING) < 2:
+                pass  # until both statements wait for the standby
         checking.cancel()
         why = ""
         while "synchronous standby" not in why:

@@ -156,7 +156,7 @@ async def test_page_states_how_often_its_sample_pays(spoken, declares, payments,
             assert len(sample.paid) == (6 if replay else payments)
             assert f"it pays {payments} times" in page
             for call in person.replayed:
-                assert str(call) in page, call
+                assert f"```text\n{call}\n```" in page, call
 
 
 def sample_in(folder: Path) -> Any:
