@@ -89,7 +89,7 @@ def must_be_named(server: Any) -> None:
 
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
-WITH_TASKS: Final = "2025-11-25"  # has tasks in the protocol, not as an extension
+WITH_TASKS: Final = "2025-11-25"  # in this revision, tasks are not an extension
 # FastMCP's proxy declares all of these for itself. A program with FastMCP's client declares only
 # what it handles.
 _PROXY_NAME: Final = "fastmcp"

@@ -274,7 +274,7 @@ class AccessTokens:
     ) -> Connection | None:
         """Store the result of a failed refresh, and return the changed account."""
         refusal = error.refusal if isinstance(error, TokenRefused) else None
-        if claimed.is_service:  # there is no person who could connect it again
+        if claimed.is_service:  # no person could connect this account again
             return await self._write_claimed(claimed, self._later)
         # The provider refused this server's client credentials, which is not the account's fault.
         if refusal is not None and refusal.means == "client":

@@ -362,7 +362,7 @@ class Ledger:
         def refunded(payment: Payment) -> Payment:
             if payment.status is ReceiptStatus.REFUNDED and payment.refund_id is not None:
                 return payment
-            if refund.id in payment.failed_refunds:  # it failed before its reply arrived
+            if refund.id in payment.failed_refunds:  # the refund failed before the reply arrived
                 return payment
             if up_to is None:
                 payment = receipts.refunded(payment, now, refund_id=refund.id)

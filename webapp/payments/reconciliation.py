@@ -89,7 +89,7 @@ class Reconciling:
             _log.warning("payments.not_compared", extra={"seller": row.seller, "why": str(error)})
             now = await self._stored(row) or row
             return await self._store_progress(now, next_at=self._later(now), tries=now.tries + 1)
-        except Conflict:  # another process is working on it
+        except Conflict:  # another process is working on this row
             return await self._stored(row) or row
 
     async def _begin(self, provider: str, since: datetime) -> Reconciliation:

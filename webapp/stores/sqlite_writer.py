@@ -284,7 +284,7 @@ class SqliteWriter:
         if self._fence is not None and self._fence != before:
             put_fence(self._connection, self._fence)  # after all jobs of this commit
         self._connection.execute("COMMIT")
-        self._file.require_same_file()  # otherwise no caller gets a success
+        self._file.require_same_file()  # raises if the file was replaced: then every job fails
         return answers
 
     def _roll_back(self) -> None:
