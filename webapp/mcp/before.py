@@ -382,7 +382,7 @@ def _with_mounted(server: Any) -> list[Any]:
             found.append(one)
         if isinstance(below := getattr(one, "providers", None), list):  # a server or an aggregate
             ahead += below
-        # A provider that this one wraps (a namespace, renamed tools), or a server that it serves.
+        # The provider that `one` wraps (a namespace, renamed tools), or the server behind it.
         ahead += [getattr(one, "_inner", None), getattr(one, "server", None)]
     return found
 

@@ -190,7 +190,7 @@ class AccessTokens:
             except TokenRefused as error:
                 return _as_it_is(current, refused=refused, now=now, error=error)
             claimed = await self._claimed(current)
-            # If the write took so long that the claim has expired, another process may ask.
+            # If the claim expired during the write, another process may ask the provider.
             if claimed is not None and claimed.is_claimed(now=self._now):
                 return await self._ask(client, claimed, refused=refused)
 
@@ -248,7 +248,7 @@ class AccessTokens:
         except Exception as error:  # noqa: BLE001 - the edge of a task
             if isinstance(error, OwnerUnknown):
                 new = error.tokens
-                # A provider that receives the former refresh token again would revoke both.
+                # A provider that receives the former refresh token again would revoke both tokens.
                 await self._write_claimed(
                     claimed,
                     lambda c: replace(

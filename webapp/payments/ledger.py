@@ -309,7 +309,7 @@ class Ledger:
             current = await self._require(owner, id)
             begun = refunds.begin_part(current, self._elicitations.clock(), request, up_to=up_to)
             asked = await self._not_in_hand(current, run=request.run)
-            # Write both, so that no call claims the payment at the same moment.
+            # Write the question too, so that no call claims the payment at the same moment.
             return [begun] if asked is None else [begun, asked]
 
         await self._elicitations.write_rebuilt(values)

@@ -121,7 +121,7 @@ WHERE number IN (
 )
 """
 
-# The records to write, or a function that does something else.
+# The work of a job: the records to write, or a function for any other work.
 Work = tuple[Record, ...] | Callable[[], object]
 _Job = tuple["asyncio.Future[Any]", Work]
 _Answer = tuple["asyncio.Future[Any]", object]

@@ -21,7 +21,7 @@ class SimulatedRefusal(StrEnum):
     INVALID_GRANT = "invalid_grant"
     INVALID_SCOPE = "invalid_scope"
     UNSUPPORTED_GRANT_TYPE = "unsupported_grant_type"
-    # The standard uses invalid_grant for these three, other providers distinguish them.
+    # The standard has only invalid_grant for these three errors. Some providers distinguish them.
     SPENT_CODE = "spent_code"
     WRONG_REDIRECT = "wrong_redirect"
     INVALID_REFRESH = "invalid_refresh"
