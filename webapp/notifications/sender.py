@@ -135,7 +135,7 @@ class Notifier:
             pause = timedelta(seconds=wait) + BETWEEN_MESSAGES * behind * self._random_fraction()
             await self._write(replace(row, next_at=now + pause))
             return
-        # Every process that claimed the row ended before it stored the result.
+        # The row is due after its last try: each process ended before it stored the result.
         if row.tries > len(SCHEDULE):
             await self._note(row, table, asked, result="given_up")
             return

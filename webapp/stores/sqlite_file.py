@@ -38,7 +38,7 @@ def must_be_private(path: Path) -> None:
 
 
 def check_status(path: Path, status: os.stat_result) -> None:
-    """Check a file that is open already. Raises Exposed."""
+    """Check that this is a regular file that only this user can open. Raises Exposed."""
     if not stat.S_ISREG(status.st_mode):
         raise Exposed(f"{path} is not a regular file; move it to another place")
     if status.st_uid != os.geteuid():

@@ -110,7 +110,7 @@ class SandboxIdentity:
 
     def metadata(self) -> dict[str, Any]:
         """Return the provider's metadata (OpenID Connect Discovery, 3, and RFC 8414, 2)."""
-        ways_to_say_who = ["client_secret_basic", "client_secret_post"]
+        client_auth_methods = ["client_secret_basic", "client_secret_post"]
         return {
             "issuer": self.issuer,
             "authorization_endpoint": f"{self._url}{OIDC.authorize}",
@@ -127,8 +127,8 @@ class SandboxIdentity:
             ],
             "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": [_ALGORITHM],
-            "token_endpoint_auth_methods_supported": ways_to_say_who,
-            "revocation_endpoint_auth_methods_supported": ways_to_say_who,
+            "token_endpoint_auth_methods_supported": client_auth_methods,
+            "revocation_endpoint_auth_methods_supported": client_auth_methods,
             "code_challenge_methods_supported": ["S256"],
             "authorization_response_iss_parameter_supported": True,
             "claims_supported": [
@@ -191,7 +191,7 @@ class SandboxTokens:
         except Repeated as err:
             raise GrantRefused(SimulatedRefusal.INVALID_REQUEST, str(err)) from err
         except ValueError as err:
-            raise GrantRefused(SimulatedRefusal.INVALID_REQUEST, "This is no form.") from err
+            raise GrantRefused(SimulatedRefusal.INVALID_REQUEST, "The body is not a form.") from err
         require_client(request.headers, form, sandbox=self.sandbox)
         return form
 
