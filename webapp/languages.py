@@ -21,7 +21,7 @@ from babel.messages.catalog import Catalog, Message
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import PoFileError, read_po
 
-MOST_CHARACTERS: Final = 1024  # of Accept-Language; browsers send less than 200
+MOST_CHARACTERS: Final = 1024  # of an Accept-Language header; browsers send less than 200
 MOST_RANGES: Final = 16
 CATALOGUES: Final = Path(__file__).resolve().parent / "catalogues"
 # A sentence that names the asker exists once with each of these words, because other languages

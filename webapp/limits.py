@@ -17,7 +17,7 @@ class CallLimits:
     # The time limit for a client that has never answered a question. After that, the person also
     # gets the link.
     silence: timedelta = timedelta(seconds=20)
-    hook: timedelta = timedelta(seconds=5)  # one hook of a plugin
+    hook: timedelta = timedelta(seconds=5)  # for one hook of a plugin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

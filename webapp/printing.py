@@ -24,7 +24,7 @@ SHORT_LINK = 40  # a shorter address is shown completely
 _TERMINALS_WITH_LINKS = {
     "TERM_PROGRAM": ("iTerm.app", "WezTerm", "vscode", "ghostty", "Hyper", "rio", "zed"),
     "TERM": ("xterm-kitty", "xterm-ghostty", "alacritty", "foot", "contour", "wezterm"),
-    "WT_SESSION": (),  # any value
+    "WT_SESSION": (),  # any value of this variable
     "KONSOLE_VERSION": (),
     "DOMTERM": (),
 }

@@ -52,7 +52,7 @@ class HostedApplication:
         return False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raise NotImplementedError  # it has no route
+        raise NotImplementedError  # never called, because `has_route` is False
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

@@ -73,13 +73,13 @@ async def fall_due(service: Service) -> int:
     # All at once, so that a provider that does not answer delays no other record.
     async with asyncio.TaskGroup() as group:
         for record in records:
-            group.create_task(_look(service, record, now))
+            group.create_task(_process(service, record, now))
         if elicitations.rows.chain is not None:
-            group.create_task(_head(service))
+            group.create_task(_make_head(service))
     return len(records) + await elicitations.store.erase(before=now)
 
 
-async def _head(service: Service) -> None:
+async def _make_head(service: Service) -> None:
     try:
         await service.heads.make_in_time()
     except BadHead as error:
@@ -91,12 +91,12 @@ async def _head(service: Service) -> None:
         )
 
 
-async def _look(service: Service, record: Record, now: datetime) -> None:
+async def _process(service: Service, record: Record, now: datetime) -> None:
     with working(f"sweep {record.kind}", tracer=service.elicitations.telemetry.tracer):
-        await _tried(service, record, now)
+        await _process_safely(service, record, now)
 
 
-async def _tried(service: Service, record: Record, now: datetime) -> None:
+async def _process_safely(service: Service, record: Record, now: datetime) -> None:
     try:
         await _falls_due(service, record, now)
     except Unreadable:

@@ -34,7 +34,7 @@ HEAD_BYTES_AT_MOST = 64 * 1024  # large enough for the cookies of all programs o
 
 
 class _ReadHead(list[tuple[bytes, bytes]]):
-    """The headers of a request whose head is complete. It ignores trailers."""
+    """The headers of a request whose head is complete. Trailers are ignored."""
 
     def append(self, _: tuple[bytes, bytes]) -> None:
         pass
@@ -78,7 +78,7 @@ class FastProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-if TYPE_CHECKING:  # a stand-in for the installed parser
+if TYPE_CHECKING:  # for type checkers, in place of the installed parser
     from uvicorn.protocols.http.h11_impl import H11Protocol as HTTPProtocol
 
     _Base: TypeAlias = HTTPProtocol
@@ -123,16 +123,16 @@ class Arriving(_Base):
         if is_peer_lookup_fast():
             peer = peer_of(transport)
             if peer is not None:
-                self.app = _noting(self.app, peer)
+                self.app = _with_peer(self.app, peer)
         else:
-            self.app = _noting(self.app, self.loop.create_task(_searched(transport)))
+            self.app = _with_peer(self.app, self.loop.create_task(_searched(transport)))
         is_own = peer is not None and peer.uid == os.getuid()
         at_most = self._arrivals.connections + (self._arrivals.own_user if is_own else 0)
         if len(self.connections) > at_most:
             _log.warning("connection.no_room", extra={"connections": len(self.connections)})
             self._turn_away(HTTPStatus.SERVICE_UNAVAILABLE)
         else:
-            self._look()
+            self._update_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -146,13 +146,13 @@ class Arriving(_Base):
         cycle: Any = self.cycle  # None before the first request
         if self._is_ending and cycle is not None:
             cycle.keep_alive = False  # close the connection after this response
-        self._look()
+        self._update_timer()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._idle_since = self.loop.time()
         self._is_idle = not self._has_begun()
-        self._look()
+        self._update_timer()
 
     def shutdown(self) -> None:
         """Close the connection, and let a client that used it a moment ago send one more request.
@@ -167,11 +167,8 @@ class Arriving(_Base):
         else:
             super().shutdown()
 
-    def _look(self) -> None:
-        """Start the time limit for the part that is being read, when that part begins.
-
-        The part is the next head or the current body.
-        """
+    def _update_timer(self) -> None:
+        """Start the time limit of the head or body that is being read, unless it runs already."""
         cycle: Any = self.cycle  # None before the first request
         reading: _Reading | None = None
         if getattr(self, "pipeline", None):
@@ -186,7 +183,7 @@ class Arriving(_Base):
             self._reading = reading
             if reading is not None:
                 seconds = self._arrivals.reading.total_seconds()
-                self._timer = self.loop.call_later(seconds, self._end_late, reading)
+                self._timer = self.loop.call_later(seconds, self._end_slow_request, reading)
 
     def _has_begun(self) -> bool:
         """Return True if a part of the next head arrived together with the previous request."""
@@ -195,10 +192,10 @@ class Arriving(_Base):
             return bool(h11.trailing_data[0])
         return getattr(self, "_head_bytes", None) is not None
 
-    def _end_late(self, reading: "_Reading") -> None:
+    def _end_slow_request(self, reading: "_Reading") -> None:
         if self.transport.get_protocol() is not self:
             return  # the connection was upgraded to a websocket
-        self._look()
+        self._update_timer()
         if self._reading == reading and not self.transport.is_closing():
             _log.info("request.too_slow", extra={"part": reading[0]})
             is_answered = reading[0] == "body" and self.cycle.response_started
@@ -227,7 +224,11 @@ class Accepted(Arriving, HTTPProtocol):
 def peer_of(transport: asyncio.BaseTransport) -> Peer | None:
     """Return the owner of a connection from this machine, or None for another machine."""
     connection = _connection_of(transport)
-    return None if connection is None else _believed(uid_of_peer(connection), connection, transport)
+    return (
+        None
+        if connection is None
+        else _peer_unless_closed(uid_of_peer(connection), connection, transport)
+    )
 
 
 async def _searched(transport: asyncio.BaseTransport) -> Peer | None:
@@ -236,7 +237,7 @@ async def _searched(transport: asyncio.BaseTransport) -> Peer | None:
     if connection is None:
         return None
     uid = await asyncio.get_running_loop().run_in_executor(None, uid_of_peer, connection)
-    return _believed(uid, connection, transport)
+    return _peer_unless_closed(uid, connection, transport)
 
 
 def _connection_of(transport: asyncio.BaseTransport) -> PeerConnection | None:
@@ -249,7 +250,7 @@ def _connection_of(transport: asyncio.BaseTransport) -> PeerConnection | None:
     return loopback_of(ends)
 
 
-def _believed(
+def _peer_unless_closed(
     uid: int | None, connection: PeerConnection, transport: asyncio.BaseTransport
 ) -> Peer:
     is_gone = not _is_connected(transport)
@@ -277,7 +278,7 @@ def _is_connected(transport: asyncio.BaseTransport) -> bool:
             return False
 
 
-def _noting(app: ASGIApp, known: "Peer | asyncio.Task[Peer | None]") -> ASGIApp:
+def _with_peer(app: ASGIApp, known: "Peer | asyncio.Task[Peer | None]") -> ASGIApp:
     async def noting(scope: Scope, receive: Receive, send: Send) -> None:
         peer = known if isinstance(known, Peer) else await asyncio.shield(known)
         if peer is not None:

@@ -29,9 +29,9 @@ from webapp.records.values import KINDS, ApiKey
 from webapp.stores import Conflict, Record
 
 PREFIX: Final = "elicit_key_"
-KEY_RETENTION: Final = timedelta(days=30)  # after the end of a key, so that lists still show it
+KEY_RETENTION: Final = timedelta(days=30)  # lists show a key for this long after its end
 USE_NOTED_EVERY: Final = timedelta(minutes=1)
-_LISTED_EVERY: Final = timedelta(seconds=0.25)  # shorter than the time to create a key
+_LISTED_EVERY: Final = timedelta(seconds=0.25)  # creating a key takes longer
 _CHARACTERS: Final = string.ascii_letters + string.digits
 _RANDOM_CHARACTERS: Final = 40  # 238 random bits
 _CHECKSUM_CHARACTERS: Final = 6
@@ -79,7 +79,7 @@ class ApiKeys:
 
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
-        self._ids = set[str]()  # ids of all keys: the keys of the last list, and newer keys
+        self._ids = set[str]()  # ids of the keys in the last list, and of keys created since
         self._listed_at = float("-inf")
         elicitations.subscribers.append(self._on_change)
         elicitations.on_gap.append(self._forget)

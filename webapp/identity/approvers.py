@@ -350,7 +350,7 @@ class Approvers:
         """Return the names under which the person decides, by the current settings."""
         if self.is_too_long_ago(person):
             return []
-        return [name for name in self._by_name if self._is(person, name)]
+        return [name for name in self._by_name if self._decides_as(person, name)]
 
     def is_asker(self, person: Deciding, asked: Elicitation) -> bool:
         """Return True if the person may be the asker, who must not decide."""
@@ -367,7 +367,7 @@ class Approvers:
         issuer, asker = person.issuer or "", asker_of(asked) or ""
         return self._tags.tag(issuer=issuer, subject=asker) != asked.owner
 
-    def _is(self, person: Deciding, name: str) -> bool:
+    def _decides_as(self, person: Deciding, name: str) -> bool:
         if person.owner in self._owners[name]:
             return True
         if person.issuer not in (self._by_name[name].issuers or self._issuers):

@@ -47,13 +47,13 @@ _FROM_INSIDE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A caller as verified by the served server's own authentication, or by this package's."""
+    """A caller as verified by the served server's own authentication, or by this package."""
 
     issuer: str
     subject: str | None
     client_id: str
     claims: tuple[str, ...] = ()  # the claims that approvers are matched by
-    signed_in_at: datetime | None = None  # according to the issuer
+    signed_in_at: datetime | None = None  # the time of the sign-in at the issuer
     bearer: SubjectToken | None = field(default=None, repr=False, compare=False)
     expires_at: datetime | None = None  # of the access token
 
@@ -77,9 +77,9 @@ class Caller:
     name: str | None = None  # the name that approvers see
     issuer: str | None = None  # of the verified subject; LOCAL_ISSUER for this machine's user
     claims: tuple[str, ...] = ()  # the claims that approvers are matched by
-    signed_in_at: datetime | None = None  # according to the issuer
+    signed_in_at: datetime | None = None  # the time of the sign-in at the issuer
     teams: tuple[str, ...] = ()  # the names of the person's teams
-    teams_until: datetime | None = None  # the end of the token that names the teams
+    teams_until: datetime | None = None  # when the token that names the teams expires
     # the person's own access token, which only a declared exchange may send elsewhere
     bearer: SubjectToken | None = field(default=None, repr=False, compare=False)
 

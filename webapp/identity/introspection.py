@@ -55,7 +55,7 @@ class _Refused:
 
 
 @dataclass(slots=True)
-class _Inquiry:
+class _Queue:
     """The queue of an address that has sent too many invalid tokens."""
 
     length: int = 0
@@ -75,7 +75,7 @@ class Introspection:
         self._ticks = ticks_of(clock)
         self._refusals = Rates(burst=REFUSED_AT_ONCE, every=BETWEEN_REFUSALS, clock=clock)
         self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
-        self._lines: dict[str, _Inquiry] = {}  # queues by address
+        self._queues: dict[str, _Queue] = {}  # by address
         # Answers with their time, the oldest first. Refusals are stored apart, so that they cannot
         # displace valid tokens.
         self._good: OrderedDict[bytes, tuple[float, Verified]] = OrderedDict()
@@ -94,7 +94,7 @@ class Introspection:
         self._forget()
         answer = self._cached(key)
         if answer is None:
-            answer = await asyncio.shield(self._asked(key, token, sender))
+            answer = await asyncio.shield(self._request_for(key, token, sender))
         if isinstance(answer, _Refused):
             raise answer.error()
         if answer.expires_at <= self._clock():
@@ -111,13 +111,13 @@ class Introspection:
         _drop(self._good, since=now - RENEWED_FOR.total_seconds())
         _drop(self._refused, since=now - ASKED_AGAIN.total_seconds())
 
-    def _asked(self, key: bytes, token: str, sender: str) -> "asyncio.Task[_Content]":
+    def _request_for(self, key: bytes, token: str, sender: str) -> "asyncio.Task[_Content]":
         if key not in self._asking:
             task = self._asking[key] = asyncio.create_task(self._in_turn(key, token, sender))
-            task.add_done_callback(lambda task: self._answered(key, task))
+            task.add_done_callback(lambda task: self._end_request(key, task))
         return self._asking[key]
 
-    def _answered(self, key: bytes, task: "asyncio.Task[_Content]") -> None:
+    def _end_request(self, key: bytes, task: "asyncio.Task[_Content]") -> None:
         del self._asking[key]
         if not task.cancelled():
             # read the exception, so that asyncio logs no error if every caller is gone
@@ -129,25 +129,25 @@ class Introspection:
         async with self._turns:
             if not self._refusals.wait(sender):
                 return await self._ask(key, token, sender)
-        async with self._line(sender), self._turns:
+        async with self._queued(sender), self._turns:
             return await self._ask(key, token, sender)
 
     @asynccontextmanager
-    async def _line(self, sender: str) -> AsyncGenerator[None]:
-        line = self._lines.setdefault(sender, _Inquiry())
-        if line.length == LINE_AT_MOST:
+    async def _queued(self, sender: str) -> AsyncGenerator[None]:
+        queue = self._queues.setdefault(sender, _Queue())
+        if queue.length == LINE_AT_MOST:
             raise Failed(
                 "Too many unknown access tokens are waiting for the issuer to check them. Try "
                 "again in a moment."
             )
-        line.length += 1
+        queue.length += 1
         try:
-            async with line.turn:
+            async with queue.turn:
                 yield
         finally:
-            line.length -= 1
-            if not line.length:
-                del self._lines[sender]
+            queue.length -= 1
+            if not queue.length:
+                del self._queues[sender]
 
     async def _ask(self, key: bytes, token: str, sender: str) -> _Content:
         metadata, label = await self._issuer.metadata(), self._client.provider.label

@@ -69,7 +69,7 @@ class Issuer:
 
     async def metadata(self) -> Metadata:
         """Return the issuer's metadata. Raises Failed if it is not available."""
-        return (await self._at_hand(lambda _: True)).metadata
+        return (await self._known_or_fetched(lambda _: True)).metadata
 
     async def keys(self, key_id: str | None) -> Sequence[Mapping[str, Any]]:
         """Return the keys with this id, or all keys if the token has no key id. May be empty.
@@ -82,7 +82,7 @@ class Issuer:
             return key_id is None or any(key.get("kid") == key_id for key in known.keys)
 
         begun = self._begun
-        known = await self._at_hand(has_it)
+        known = await self._known_or_fetched(has_it)
         if key_id is not None and not has_it(known):
             begun = self._unknown.setdefault(hash(key_id), begun)
             while len(self._unknown) > UNKNOWN_AT_MOST:
@@ -109,7 +109,7 @@ class Issuer:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _at_hand(self, is_enough: Callable[[_Known], bool]) -> _Known:
+    async def _known_or_fetched(self, is_enough: Callable[[_Known], bool]) -> _Known:
         known = self._usable()
         if known is None or not is_enough(known) or self._since(known.fetched_at) >= FRESH:
             task = self._fetching()

@@ -216,7 +216,7 @@ class Sessions:
         return self._cookie(self.sign_in_cookie_name, "", life=timedelta())
 
     async def _end(self, session: BrowserSession) -> None:
-        with suppress(Conflict):  # signed out in two tabs
+        with suppress(Conflict):  # another tab has signed out too
             await self._store.write(spent(ENDED, session.id, until=session.ends_at))
 
     def _seal(

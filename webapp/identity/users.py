@@ -75,7 +75,7 @@ class Users:
         """Return the id of the user at this browser, or None if `who` returns no valid id."""
         if self.who is None:
             return None
-        request = Request(dict(scope.get(_AS_IT_CAME, scope)))  # without its body
+        request = Request(dict(scope.get(_AS_IT_CAME, scope)))  # the request without its body
         try:
             async with asyncio.timeout(self.answers_within.total_seconds()):
                 found = await result_of(self.who, request)

@@ -54,7 +54,7 @@ WITHDRAWN: Final = "withdrawn by whoever asked"
 _ROWS_AT_ONCE: Final = 50
 _ROWS_AT_MOST: Final = 1000  # read for one page at most
 _DECIDED: Final = "decided"
-_JOINERS: Final = "\u200c\u200d"  # invisible, but part of Persian words and of emoji
+_JOINERS: Final = "\u200c\u200d"  # invisible characters in Persian words and in emoji
 _AT_LAST: Final = datetime.max.replace(tzinfo=UTC)  # a time after every escalation
 _log = logging.getLogger(__name__)
 

@@ -232,7 +232,7 @@ def mask_addresses(record: logging.LogRecord) -> bool:
             _IN_ADDRESS.sub(_without_token, each) if isinstance(each, str) else each
             for each in record.args
         )
-    else:  # args by name; some values are computed only while formatting
+    else:  # a mapping, which may compute its values while the message is formatted
         record.msg, record.args = _IN_ADDRESS.sub(_without_token, record.getMessage()), ()
     return True
 

@@ -27,7 +27,7 @@ from webapp.logs.events import Events, JsonEvents, extras_of, mark_work, root_ca
 
 WINDOW_SECONDS = 60.0
 SOUGHT_SECONDS = 10.0  # how long an id waits for other ids that go into the same line
-SOUGHT_CHARACTERS = 1500  # of ids in one line; `Events` cuts at CHARACTERS_AT_MOST
+SOUGHT_CHARACTERS = 1500  # for the ids in one line; `Events` cuts lines at CHARACTERS_AT_MOST
 TROUBLES_AT_MOST = 1000
 WAITING_AT_MOST = 10_000
 LEVELS = ("debug", "info", "warning", "error")
@@ -119,13 +119,13 @@ class Lines(logging.Handler):
                 if record is None:
                     break
                 if self._counted is None or self._counted.is_first(record, time.monotonic()):
-                    self._say(record)
+                    self._write_each(record)
             if self._counted is not None:
-                self._say(*self._counted.due(time.monotonic()))
+                self._write_each(*self._counted.due(time.monotonic()))
         if self._counted is not None:
-            self._say(*self._counted.due(float("inf")))
+            self._write_each(*self._counted.due(float("inf")))
 
-    def _say(self, *records: logging.LogRecord) -> None:
+    def _write_each(self, *records: logging.LogRecord) -> None:
         for record in records:
             with suppress(Exception):  # a value that cannot be formatted must not end the log
                 self._write(record)

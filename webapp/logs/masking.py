@@ -98,7 +98,7 @@ def _masker(hidden: Collection[str], *, is_quoting: bool) -> Callable[[str], str
     backwards = [word[::-1] for word in words]
     forth = _beginnings(words, before=_ELLIPSES if is_quoting else ())
     back = _beginnings(backwards, before=_ELLIPSES_BACKWARDS if is_quoting else ())
-    # Every part of a secret that is masked contains one of these ends. Few texts contain one.
+    # Each masked part of a secret contains one of these ends. Few texts contain any of them.
     ends = {end for word in words for end in (word[:HIDDEN_AT_LEAST], word[-HIDDEN_AT_LEAST:])}
 
     def mask(text: str) -> str:

@@ -305,7 +305,9 @@ async def _ask(server: Any, message: Any) -> None:
         given=message.arguments or {},
         is_inner=not is_clients,
     )
-    _enter_inside(verbs, tool, arguments=arguments, is_clients=is_clients)  # if accepted
+    _enter_inside(
+        verbs, tool, arguments=arguments, is_clients=is_clients
+    )  # reached only if the person accepted
 
 
 async def _run(context: Any, call_next: Any) -> Any:
@@ -378,9 +380,9 @@ def _with_mounted(server: Any) -> list[Any]:
         seen.add(id(one))
         if hasattr(one, "_mcp_server"):
             found.append(one)
-        if isinstance(below := getattr(one, "providers", None), list):  # a server, an aggregate
+        if isinstance(below := getattr(one, "providers", None), list):  # a server or an aggregate
             ahead += below
-        # A provider that this one wraps (a namespace, renamed tools), or a server that it serves.
+        # The provider that `one` wraps (a namespace, renamed tools), or the server behind it.
         ahead += [getattr(one, "_inner", None), getattr(one, "server", None)]
     return found
 

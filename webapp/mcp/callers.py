@@ -89,9 +89,9 @@ def must_be_named(server: Any) -> None:
 
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
-WITH_TASKS: Final = "2025-11-25"  # has tasks in the protocol, not as an extension
-# FastMCP's proxy declares all of these for itself. A program with FastMCP's client declares only
-# what it handles.
+WITH_TASKS: Final = "2025-11-25"  # in this revision, tasks are not an extension
+# FastMCP's proxy always declares these capabilities. A program with FastMCP's client declares only
+# what the program handles.
 _PROXY_NAME: Final = "fastmcp"
 _PROXY_DECLARES: Final = frozenset({"roots", "sampling", "elicitation"})
 # The names that libraries give to programs without a name. They identify no program.

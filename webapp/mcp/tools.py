@@ -260,7 +260,7 @@ def _validation_of(server: Any, tool: Any) -> Callable[[dict[str, Any]], Mapping
     if (metadata := getattr(tool, "fn_metadata", None)) is not None:
         return cast("Callable[[dict[str, Any]], Mapping[str, Any]]", metadata.validate_arguments)
     if tool is None or not is_fastmcp(server):
-        # MCPServer lists its tools as protocol types, without functions. Its manager has these.
+        # MCPServer lists its tools without functions, as protocol types. Its manager has functions.
         manager = getattr(server, "_tool_manager", None)
         known = manager.get_tool(tool.name) if manager is not None and tool is not None else None
         return None if known is None else known.fn_metadata.validate_arguments

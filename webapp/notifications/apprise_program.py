@@ -28,7 +28,7 @@ _REASONS = (
     ("authentication", "it refused the user name or password"),
     ("unreachable", "its network is unreachable"),
 )
-_APPRISE: Any = apprise.Apprise  # its annotations are incomplete
+_APPRISE: Any = apprise.Apprise  # Apprise's annotations are incomplete
 _STATUS = re.compile(r"error=([1-5][0-9]{2})\b")
 
 

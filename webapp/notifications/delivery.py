@@ -38,7 +38,7 @@ from webapp.languages import ENGLISH, Language
 from webapp.records.ids import Notification, RowIds
 from webapp.records.values import Value
 
-ADDRESSES_AT_MOST: Final = 8  # in `to` of a table, and the same number in its `escalate_to`
+ADDRESSES_AT_MOST: Final = 8  # in `to` of a table, and as many in `escalate_to`
 # People look at their assistant when it asks: they are notified only if they do not answer soon.
 AFTER_FOR_PEOPLE: Final = timedelta(minutes=1)
 
@@ -164,7 +164,7 @@ _MARKS_AT_MOST: Final = 2  # the most marks on one letter; more would cover othe
 _INSIDE: Final = re.compile(r"[.:](?=\S)(?!(?<=\d.)\d)|(?<=\u3002)(?=\S)")
 
 
-# The first sentence of a message to a person, and of one to approvers.
+# The first sentence of a message to a person, and of a message to approvers.
 SENTENCES: Final[Mapping[str, tuple[str, str]]] = {
     "first": (
         "Something waits for you at %(server)s.",

@@ -132,10 +132,10 @@ class Notifier:
         wait = self._rates.allow(f"{row.table} {row.is_escalation} {row.address}")
         if wait:
             # Spread the rows that wait, so that not all of them become due again at once.
-            pause = timedelta(seconds=wait) + BETWEEN_MESSAGES * behind * self._chance()
+            pause = timedelta(seconds=wait) + BETWEEN_MESSAGES * behind * self._random_fraction()
             await self._write(replace(row, next_at=now + pause))
             return
-        # Every process that claimed the row ended before it stored the result.
+        # The row is due after its last try: each process ended before it stored the result.
         if row.tries > len(SCHEDULE):
             await self._note(row, table, asked, result="given_up")
             return
@@ -166,7 +166,7 @@ class Notifier:
         """Schedule the next try, or the next message, or end the row."""
         now = self._elicitations.clock()
         if result == "failed":
-            pause = SCHEDULE[row.tries - 1] * (1 + JITTER * self._chance())
+            pause = SCHEDULE[row.tries - 1] * (1 + JITTER * self._random_fraction())
             noted = replace(row, next_at=now + pause)
         else:
             noted = replace(row, messages=row.messages + 1, tries=0)
@@ -190,7 +190,7 @@ class Notifier:
                 _log.error("notification.given_up", extra={**about, "why": row.why})
         self._elicitations.observer.notified(row.table, result)
 
-    def _chance(self) -> float:
+    def _random_fraction(self) -> float:
         return self._elicitations.owners.random(1)[0] / 255
 
     async def _open_question(self, row: Notification) -> Elicitation | None:

@@ -190,7 +190,7 @@ class AccessTokens:
             except TokenRefused as error:
                 return _as_it_is(current, refused=refused, now=now, error=error)
             claimed = await self._claimed(current)
-            # If the write took so long that the claim has expired, another process may ask.
+            # If the claim expired during the write, another process may ask the provider.
             if claimed is not None and claimed.is_claimed(now=self._now):
                 return await self._ask(client, claimed, refused=refused)
 
@@ -248,7 +248,7 @@ class AccessTokens:
         except Exception as error:  # noqa: BLE001 - the edge of a task
             if isinstance(error, OwnerUnknown):
                 new = error.tokens
-                # A provider that receives the former refresh token again would revoke both.
+                # A provider that receives the former refresh token again would revoke both tokens.
                 await self._write_claimed(
                     claimed,
                     lambda c: replace(
@@ -274,7 +274,7 @@ class AccessTokens:
     ) -> Connection | None:
         """Store the result of a failed refresh, and return the changed account."""
         refusal = error.refusal if isinstance(error, TokenRefused) else None
-        if claimed.is_service:  # there is no person who could connect it again
+        if claimed.is_service:  # no person could connect this account again
             return await self._write_claimed(claimed, self._later)
         # The provider refused this server's client credentials, which is not the account's fault.
         if refusal is not None and refusal.means == "client":

@@ -183,7 +183,7 @@ class Accounts(QuestionKind):
         at = client.for_tenant(_tenant(request, client))
         found = await self.connections.own(at, scopes, server=by.server)
         working = await self.keys.working(found)
-        if working is None:  # never, because no refusal ends such an account
+        if working is None:  # never true: no refusal ends such an account
             raise Failed(f"{client.provider.label} issued no token.")
         await self.connections.note_use(working, by.tool, by.client, owner=by.owner)
         return self.connections.content(working, scopes=request.scopes)
@@ -191,9 +191,9 @@ class Accounts(QuestionKind):
     async def _exchanged(self, request: AccountRequest, client: Client, by: AskedBy) -> Json | None:
         """Exchange the person's own token for an account. Return the account's content, or None.
 
-        After None, the person is asked. Return None if the exchange is refused, or if the person
-        has disconnected such an account or stopped sharing it with the tool or its client, for any
-        scopes. Only a provider that the operator declared can use an exchange.
+        If the result is None, ask the person. Return None if the exchange is refused, or if the
+        person has disconnected such an account or stopped sharing it with the tool or its client,
+        for any scopes. Only a provider that the operator declared can use an exchange.
         """
         bearer, provider = by.bearer, client.provider
         if bearer is None or not self._may_exchange(request, client, by, issuer=bearer.issuer):
@@ -223,7 +223,7 @@ class Accounts(QuestionKind):
                 _log.warning("account.not_exchanged", extra=about)
                 return None
             stored = await self.connections.store_exchanged(found, grant)
-        if stored is not None:  # the person may have stopped sharing it during the exchange
+        if stored is not None:  # the person may have ended the sharing during the exchange
             stored = await self.connections.share_exchanged(stored, by.tool, by.client)
         if stored is None or not self.connections.is_enough(stored, request.scopes, client):
             return None
@@ -333,7 +333,7 @@ class Accounts(QuestionKind):
             )
             raise Failed(why, elicitation_id=claimed.id)
         noted = await self.connections.note_begun(claimed, working)
-        if begun_with(noted) not in (None, working.id):  # another request of the call was first
+        if begun_with(noted) not in (None, working.id):  # another request got an account first
             return await self.answer(noted)
         terms = self.terms(claimed)
         await self.connections.note_use(
@@ -383,7 +383,7 @@ class Accounts(QuestionKind):
         so listing the accounts changes nothing.
         """
         terms, client = self.terms(elicitation), self.client_for(elicitation)
-        if client is None or not elicitation.asked.tool:  # the person began on a page
+        if client is None or not elicitation.asked.tool:  # a page asked, and no tool
             return ()
         key = self.connections.key(client, server=elicitation.asked.server)
         return tuple(

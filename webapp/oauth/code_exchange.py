@@ -31,7 +31,7 @@ from webapp.oauth.connections import Connections
 from webapp.oauth.token_failures import Step, TokenFailures
 from webapp.records.values import Value
 
-SHOWN_SCOPES_AT_MOST = 300  # characters, in the log
+SHOWN_SCOPES_AT_MOST = 300  # characters of scopes in a log line
 _log = logging.getLogger(__name__)
 
 
@@ -125,7 +125,7 @@ class CodeExchange:
             await self.refuse(current, error)
 
     async def _can_press_again(self, current: Elicitation, error: Exception) -> bool:
-        """Reopen the link if the error is temporary and attempts are left. Return True if it is."""
+        """Reopen the link and return True if the error is temporary and attempts are left."""
         attempt = current.attempt
         if attempt is None or not is_temporary_error(error):
             return False
@@ -155,7 +155,7 @@ class CodeExchange:
         self._note_scopes(current, grant, connection)
         if not terms.wants(grant.person):
             other = Failed("The person connected another account than the requested one.")
-            await self._note(current, other, step="exchange")  # without the names of people
+            await self._note(current, other, step="exchange")  # `other` names no people
             await self.refuse(current, Failed(why_not(terms, grant.person)))
             await self._revoke(connection, owner=current.owner)
             return False
@@ -341,7 +341,7 @@ def why_not(
 ) -> str:
     """Return why this person's account is not the one asked for, without a period."""
     label, account = shows(person.label), shows(terms.account or "")
-    # The terms have the id of the requested account, and another account has its name now.
+    # The terms have the id of the requested account. Another account has that name now.
     if terms.account is not None and person.is_called(terms.account):
         return f"The name {account} now belongs to another account than the one that was connected"
     return f"{label} was connected, but {account} was requested"

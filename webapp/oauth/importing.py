@@ -175,7 +175,7 @@ class Importing:
             raise LineRefused("provider: this is not the name of a provider.")
         try:
             client = self.clients.of(line.provider)
-        except ElicitError as error:  # declared only in a tool's code, or without credentials
+        except ElicitError as error:  # a provider of a tool's code, or one without credentials
             raise LineRefused(f"The provider cannot be used here: {error}") from None
         return client.for_tenant(line.tenant), self.clients.declared(client)
 
@@ -267,7 +267,7 @@ def _read(text: str) -> AccountLine:
     try:
         line = msgspec.json.decode(text, type=AccountLine)
         json.loads(text, object_pairs_hook=_once)
-    except msgspec.ValidationError as error:  # names members and types, no values
+    except msgspec.ValidationError as error:  # the error names members and types, and no values
         raise LineRefused(f"The line is not valid: {error}.") from None
     except (msgspec.DecodeError, RecursionError, ValueError):
         raise LineRefused("The line is not a JSON object.") from None

@@ -62,7 +62,7 @@ class KeepAlive:
         if current.refresh_token is None or (current.has_fixed_end and not has_ended):
             await self.elicitations.write(self._warned(current))
             return
-        if current.is_claimed(now=now):  # another process refreshes it for a tool
+        if current.is_claimed(now=now):  # another process refreshes the account for a tool
             return
         postponed = replace(current, keep_at=now + TRIED_AGAIN_AFTER)
         await self.elicitations.write(postponed)

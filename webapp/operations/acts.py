@@ -112,7 +112,7 @@ async def refund(
     after = await service.kinds.payments.ledger.read(payment.owner, payment.id) or payment
     if is_full and not after.is_part_refunded:
         return _given(part, made)
-    if is_full:  # a bank claims the rest
+    if is_full:  # only a part was refunded: a bank claims the rest
         part = after.refunded_price
     if after.refunded > part.minor_units:  # another refund was faster
         return f"{after.refunded_price} of {payment.price} was refunded already."

@@ -37,7 +37,7 @@ from webapp.printing import printed
 from webapp.records.owners import SERVICE
 from webapp.records.values import ClientRecord, OutgoingEvent, StoredWebhook, TurnedAway
 
-# A spreadsheet program runs a cell of a CSV file as a formula if it begins with one of these.
+# Spreadsheet programs run a cell of a CSV file as a formula if it begins with such a character.
 _FORMULA: Final = tuple("=+-@\t\r\uff1d\uff0b\uff0d\uff20")
 
 

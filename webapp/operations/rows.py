@@ -40,7 +40,7 @@ from webapp.service import Service
 
 OWNER_CHARACTERS: Final = 6
 CANDIDATES_NAMED: Final = 5
-# Former names of fields. Until the next release, JSON, CSV and `--where` also have these.
+# Former names of fields. Until the next release, JSON, CSV and `--where` have these names too.
 FORMER_FIELDS: Final[Mapping[str, str]] = {
     "claimed": "disputed",
     "given_back_by_itself_at": "refund_due_at",

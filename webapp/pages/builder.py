@@ -119,7 +119,7 @@ class PageBuilder:
         if is_paid_later(self._elicitation.progress):
             return self._pending()
         if is_bound and not self._takes_key:
-            return self._led_nowhere() or self._not_paid() or Waiting(**self._waiting())
+            return self._failed_continue() or self._not_paid() or Waiting(**self._waiting())
         return await self.start(offers=offers)
 
     async def ended(self) -> View | None:
@@ -274,7 +274,7 @@ class PageBuilder:
             "here_url": self._here,
         }
 
-    def _led_nowhere(self) -> ProviderTrouble | None:
+    def _failed_continue(self) -> ProviderTrouble | None:
         """Return a view if the last press of Continue failed. The view stays after a reload."""
         attempt = self._elicitation.attempt
         if attempt is None or attempt.trouble is None:

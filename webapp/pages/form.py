@@ -157,7 +157,7 @@ def _is_skipped(when: datetime) -> bool:
         return when.astimezone(UTC).astimezone(when.tzinfo).replace(tzinfo=None) != when.replace(
             tzinfo=None
         )
-    except OverflowError:  # the years 1 and 9999
+    except OverflowError:  # a time in the year 1 or 9999
         return False
 
 

@@ -36,7 +36,7 @@ from webapp.settings.brand import Brand
 # Comments and indentation of our style sheets and script, which browsers don't need.
 _COMMENTS = re.compile(rb"^\s*//.*\n|^ +|/\*[\s\S]*?\*/\s*", re.MULTILINE)
 _HASHED = re.compile(r"(.+)\.[0-9a-f]{16}(\.[a-z]+)", re.DOTALL)
-# Former names of fields. Until the next release, an operator's templates can also read these.
+# Former names of fields. Until the next release, an operator's templates can use these names too.
 FORMER_FIELDS: Mapping[str, str] = {
     "can_be_kept": "can_be_stored",
     "is_kept_to_some": "is_limited_to_some",

@@ -258,7 +258,7 @@ class Webhooks:
                 raise
         if done.status == "refused":
             _log.warning("payment.foreign", extra={"id": hook.id, "why": done.why})
-        # Another event may have been applied for the same transition in the meantime.
+        # Another event of the same transition may have been applied in the meantime.
         await self._elicitations.write(replace(done, transition=None))
 
     async def _reconcile_session(

@@ -309,7 +309,7 @@ class Ledger:
             current = await self._require(owner, id)
             begun = refunds.begin_part(current, self._elicitations.clock(), request, up_to=up_to)
             asked = await self._not_in_hand(current, run=request.run)
-            # Write both, so that no call claims the payment at the same moment.
+            # Write the question too, so that no call claims the payment at the same moment.
             return [begun] if asked is None else [begun, asked]
 
         await self._elicitations.write_rebuilt(values)
@@ -362,7 +362,7 @@ class Ledger:
         def refunded(payment: Payment) -> Payment:
             if payment.status is ReceiptStatus.REFUNDED and payment.refund_id is not None:
                 return payment
-            if refund.id in payment.failed_refunds:  # it failed before its reply arrived
+            if refund.id in payment.failed_refunds:  # the refund failed before the reply arrived
                 return payment
             if up_to is None:
                 payment = receipts.refunded(payment, now, refund_id=refund.id)

@@ -71,8 +71,8 @@ class Reconciling:
     async def reconcile(self, since: datetime) -> Sequence[Reconciliation]:
         """Start comparing the providers' sessions since `since` with this store.
 
-        The sweeper does the work. If several processes call this method, or one calls it twice,
-        there is still one comparison for each provider, which starts at the earliest `since`.
+        The sweeper does the work. If several processes call this method, or one process calls it
+        twice, there is still one comparison for each provider, which starts at the oldest `since`.
         """
         return [await self._begin(name, since) for name in self._flow.listing]
 
@@ -87,9 +87,9 @@ class Reconciling:
             return await self._ask_about_unused(row)
         except (Failed, NotConfigured) as error:
             _log.warning("payments.not_compared", extra={"seller": row.seller, "why": str(error)})
-            now = await self._stored(row) or row
-            return await self._store_progress(now, next_at=self._later(now), tries=now.tries + 1)
-        except Conflict:  # another process is working on it
+            row = await self._stored(row) or row
+            return await self._store_progress(row, next_at=self._later(row), tries=row.tries + 1)
+        except Conflict:  # another process is working on this row
             return await self._stored(row) or row
 
     async def _begin(self, provider: str, since: datetime) -> Reconciliation:
@@ -172,8 +172,8 @@ class Reconciling:
             known = await self._ledger.of_session(
                 reference, session.id, provider=seller.name, payment=session.payment
             )
-            is_missing = known is None and await self._list(session, seller, why=why)
-            return replace(row, listed=row.listed + is_missing)
+            is_listed = known is None and await self._list(session, seller, why=why)
+            return replace(row, listed=row.listed + is_listed)
         if session.id not in sessions_of(elicitation):
             if terms_of(elicitation).seller != seller.name or not session.is_made_by_us:
                 is_listed = await self._list(session, seller, why="foreign")

@@ -67,7 +67,7 @@ class Refunds:
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
 
     def is_possible(self, payment: Payment) -> bool:
-        """Return True if the payment's provider is configured in its mode and makes refunds."""
+        """Return True if the provider makes refunds and is configured in the payment's mode."""
         return self._why_not(payment) is None
 
     async def refund(

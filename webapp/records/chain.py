@@ -46,7 +46,7 @@ HASH_BYTES: Final = 32
 COUNT_DIGITS: Final = 12
 AUDIT_RETENTION: Final = timedelta(days=365)
 _FULL: Final = "full"
-_FULL_FROM: Final = 16  # entries; then a new write begins a new block
+_FULL_FROM: Final = 16  # a write begins a new block after a block with this many entries
 _ENTRIES_AT_MOST: Final = 32
 _FULL_BYTES: Final = 32 * 1024  # leaves room for one more entry below the store's limit
 _DAY_SECONDS: Final = 24 * 60 * 60
@@ -151,7 +151,8 @@ class AuditChain:
         self.clock = clock
         self.retention = retention
         self.by = "service"  # the author of this process's changes, for the audit log
-        self.mended: Callable[[str, str], None] = _log_mended  # called with an owner and the fault
+        # Called with an owner and the fault at the end of the owner's chain.
+        self.mended: Callable[[str, str], None] = _log_repaired
         self._of = OrderedDict[str, _OwnersChain]()
 
     async def write(self, owner: str, records: tuple[Record, ...], *entries: Entry) -> None:
@@ -177,7 +178,7 @@ class AuditChain:
         self._of.clear()
 
 
-def _log_mended(owner: str, why: str) -> None:
+def _log_repaired(owner: str, why: str) -> None:
     _log.error("audit.repaired", extra={"owner": owner[:6], "why": why})
 
 
@@ -190,7 +191,7 @@ class _OwnersChain:
         self._block = Block(before=ChainLink())  # the content of the head
         self._end = self._block.before
         self._is_known = False  # whether the head's state is known
-        self._mends: str | None = None  # the fault of the chain's end
+        self._fault: str | None = None  # the fault at the end of the chain
         self._is_busy = False  # True if several writes came at once: the next one is queued too
         self._lanes: Lanes[_Job] = Lanes(self._write, fit=_fit)
 
@@ -245,9 +246,9 @@ class _OwnersChain:
                     jobs.remove(job)
                     _finish(job, conflict)
             else:
-                if self._mends is not None:
-                    self._chain.mended(self._owner, self._mends)
-                self._head, self._block, self._end, self._mends = written[-1], block, end, None
+                if self._fault is not None:
+                    self._chain.mended(self._owner, self._fault)
+                self._head, self._block, self._end, self._fault = written[-1], block, end, None
                 for job in jobs:
                     _finish(job, None)
                 return
@@ -299,10 +300,10 @@ class _OwnersChain:
             self._set_head(head)
             self._go_on_after(last)
         else:
-            self._set_head(last, mends=_MISSING if head is None and last is not None else None)
+            self._set_head(last, fault=_MISSING if head is None and last is not None else None)
 
-    def _set_head(self, head: Record | None, *, mends: str | None = None) -> None:
-        self._head, self._mends, self._is_known = head, mends, True
+    def _set_head(self, head: Record | None, *, fault: str | None = None) -> None:
+        self._head, self._fault, self._is_known = head, fault, True
         self._block = Block(before=ChainLink())
         self._end = self._block.before
         if head is not None:
@@ -318,7 +319,7 @@ class _OwnersChain:
         until = 0 if damaged.erase_at is None else int(damaged.erase_at.timestamp())
         parts = (b"audit damaged", damaged.id.encode(), damaged.sealed)
         mac = self._chain.owners.pepper.mac(*parts, size=HASH_BYTES)
-        self._mends = _DAMAGED
+        self._fault = _DAMAGED
         self._end = ChainLink(count=count, until=until, hash=mac)
 
     async def _appended(self, entries: list[Entry]) -> tuple[list[Record], Block, ChainLink]:
@@ -328,10 +329,10 @@ class _OwnersChain:
         now = self._chain.clock()
         link, until = self._end, max(self._end.until, _expiry(now + self._chain.retention))
         record, blocks = self._head, list[Record]()
-        if self._mends is not None:
-            entries = [Entry(kind=AUDIT, what="mended", about="", why=self._mends), *entries]
+        if self._fault is not None:
+            entries = [Entry(kind=AUDIT, what="mended", about="", why=self._fault), *entries]
         before, in_block = self._block.before, list(self._block.entries)
-        if record is not None and self._mends == _DAMAGED:
+        if record is not None and self._fault == _DAMAGED:
             # the content of this block is unchanged
             blocks.append(replace(record, status=_FULL, key=None))
             record, before, in_block = None, link, []

@@ -151,9 +151,9 @@ class HighWater:
             StoreUnavailable: The store cannot be reached.
         """
         async with self._lock:
-            found = await self._found()
+            found = await self._stored_mark()
             if not self._has_looked_outside:
-                self._known = await self._outside(found)
+                self._known = await self._read_mark_copy(found)
                 self._has_looked_outside = True
             known = self._known
             if known is not None and (found is None or found.has_lost(known)):
@@ -199,8 +199,8 @@ class HighWater:
 
     async def why_older(self) -> str | None:
         """Return why the store is older than the copy of its mark, or None. Write nothing."""
-        found = await self._found()
-        before = await self._outside(found)
+        found = await self._stored_mark()
+        before = await self._read_mark_copy(found)
         has_lost = before is not None and found is not None and found.has_lost(before)
         return _missing(before) if before is not None and has_lost else None
 
@@ -211,7 +211,7 @@ class HighWater:
             record = await self._store.read(SERVICE, STEP_BACK, SERVICE)
             step_back = step_back_of(record)
             if step_back is not None and (known is None or known.at <= step_back.noticed_at):
-                self._known = await self._found()
+                self._known = await self._stored_mark()
                 _log.warning("store.stepped_back_before", extra={"why": why})
                 return
             if step_back is not None and not step_back.is_handled:
@@ -233,7 +233,7 @@ class HighWater:
     async def _read_mark(self) -> Record | None:
         return await self._store.read(SERVICE, MARK, SERVICE)
 
-    async def _found(self) -> Mark | None:
+    async def _stored_mark(self) -> Mark | None:
         return mark_of(await self._read_mark())
 
     async def _lost(self) -> list[datetime]:
@@ -250,7 +250,7 @@ class HighWater:
             if one is None or one.version < each.version
         ]
 
-    async def _outside(self, found: Mark | None) -> Mark | None:
+    async def _read_mark_copy(self, found: Mark | None) -> Mark | None:
         if self._folder is None or found is None:
             return None
         return await asyncio.to_thread(_read_copy, _copy_of(found, self._folder))

@@ -150,7 +150,7 @@ class InboxItem(Struct, frozen=True, kw_only=True):
     erase_at: datetime
     opens_at: datetime | None = None
     version: int = 0
-    status: str = "waiting"  # or decided
+    status: str = "waiting"  # or "decided"
 
     @property
     def due_at(self) -> datetime | None:
@@ -177,7 +177,7 @@ class Notification(Struct, frozen=True, kw_only=True):
     tries: int = 0
     sent_at: datetime | None = None  # the last message that was sent
     why: str | None = None  # the reason why the last attempt failed
-    status: str = "waiting"  # or ended
+    status: str = "waiting"  # or "ended"
     version: int = 0
 
     @property

@@ -37,7 +37,7 @@ class DoneOnce(Struct, frozen=True, kw_only=True):
     pieces: tuple[str, ...] = ()  # ids of the rows with the rest of the result
     fault: str | None = None
     claimed_until: datetime | None = None
-    claimed_by: str | None = None  # the API program's process; None: this server
+    claimed_by: str | None = None  # the name of an API program's process; None for this server
     version: int = 0
     status: str = "done"
     due_at: None = None
@@ -133,9 +133,9 @@ class Approval(Struct, frozen=True, kw_only=True):
     erase_at: datetime
     client: SeenClient | None = None
     is_for_all: bool = False
-    revoked_by: str | None = None  # through the HTTP API: the audit name of a key or person
+    revoked_by: str | None = None  # the audit name of a key or person of the HTTP API
     version: int = 0
-    status: str = "given"  # or revoked
+    status: str = "given"  # or "revoked"
     due_at: None = None
 
     def __repr__(self) -> str:
@@ -287,7 +287,7 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     erase_at: datetime
     used_at: datetime | None = None
     version: int = 0
-    status: str = "made"  # or revoked
+    status: str = "made"  # or "revoked"
     due_at: None = None
 
 
@@ -311,7 +311,7 @@ class OutgoingEvent(Struct, frozen=True, kw_only=True):
     tries: int = 0
     why: str | None = None  # the reason why the last try failed
     sent_at: datetime | None = None
-    status: str = "waiting"  # or sent, or given up
+    status: str = "waiting"  # or "sent" or "given up"
     version: int = 0
 
     @property

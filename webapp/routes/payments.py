@@ -120,7 +120,7 @@ async def request_refund(page: NamedDependency[PageRequest], id: FromPath[str]) 
             view = NotGivenBack(
                 server=page.answers.server,
                 for_user=viewer.is_user,
-                because=_because(error),
+                because=_reason_of(error),
                 receipt=id,
             )
             if view.because != "trouble":
@@ -149,7 +149,7 @@ async def _found(page: PageRequest, viewer: Viewer, id: str) -> Payment:
     return payment
 
 
-def _because(error: NotPossible | Failed) -> Stays:
+def _reason_of(error: NotPossible | Failed) -> Stays:
     match error:
         case NotPossible(status=ReceiptStatus.TAKEN):
             return "taken"

@@ -33,7 +33,7 @@ from webapp.http.edge import Edge, Guard
 from webapp.http.exchange import Receive, Scope, Send
 from webapp.http.parts import AnyRequest, answer_from, empty_lifespan, part, provided
 from webapp.sandbox.authorization.granted import bearer_of
-from webapp.sandbox.authorization.habits import Faults, PlayedFault
+from webapp.sandbox.authorization.habits import Faults, SimulatedFault
 from webapp.sandbox.authorization.server import authorization_parts, authorization_routes
 from webapp.sandbox.checkout.answers import BODY_BYTES_AT_MOST, ProviderApi, SandboxAnswers
 from webapp.sandbox.checkout.deliveries import Deliver, Outside, Pause
@@ -143,7 +143,7 @@ def health(sandbox: NamedDependency[Sandbox]) -> dict[str, str]:
 
 
 class FaultWish(msgspec.Struct):
-    next: PlayedFault | msgspec.UnsetType = msgspec.UNSET
+    next: SimulatedFault | msgspec.UnsetType = msgspec.UNSET
     release: bool = False
 
 
@@ -162,7 +162,7 @@ def control(
     try:
         wish = msgspec.json.decode(body, type=FaultWish)
     except msgspec.DecodeError:
-        known = ", ".join(PlayedFault)
+        known = ", ".join(SimulatedFault)
         return _problem(HTTPStatus.BAD_REQUEST, f'Send JSON, with "next" set to one of {known}.')
     if wish.next is not msgspec.UNSET:
         faults.plan(wish.next)

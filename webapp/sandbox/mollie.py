@@ -45,7 +45,7 @@ from webapp.sandbox.checkout.sales import (
     SaleState,
     becomes,
     dispute_button,
-    give_half_back,
+    refund_half,
 )
 from webapp.sandbox.settings import Sandbox
 
@@ -184,7 +184,7 @@ _BUTTONS = (
     Button(name="expired", label="Expired", act=becomes(SaleState.OVER)),
     Button(name=CANCEL, act=cancel),
     *TRANSFER,
-    give_half_back(lambda payment: payment.price.minor_units),
+    refund_half(lambda payment: payment.price.minor_units),
     dispute_button(
         "chargeback",
         label="Let the bank take it back",

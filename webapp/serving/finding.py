@@ -82,7 +82,7 @@ _NO_SERVER = "not an MCPServer, FastMCP or low-level server, nor a function that
 
 
 def is_server(found: object) -> bool:
-    """Return True for a server of either library, or a custom one that lists its tools."""
+    """Return True for a server of either library, or a custom server that lists its tools."""
     looks_so = hasattr(found, "list_tools") and hasattr(found, "name")
     return isinstance(found, Server) or (looks_so and not isinstance(found, type))
 

@@ -118,7 +118,7 @@ async def serve_http(
         store = await stack.enter_async_context(opened_store(settings))
         sandbox = annex.sandbox if annex is not None else sandbox
         try:
-            # Before the application starts: its task groups would turn a refusal into a traceback.
+            # Listen first: the application has task groups, which turn a refusal into a traceback.
             for each in (listener, *(() if annex is None else (annex.listener,))):
                 listen(each)
         except PortUnusable as error:

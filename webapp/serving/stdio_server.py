@@ -135,7 +135,7 @@ class Outgoing(_Open):
         self._unwritten = set[asyncio.Future[bool]]()
 
     def start(self, target: int) -> None:
-        threading.Thread(target=self._speak, args=(target,), daemon=True).start()
+        threading.Thread(target=self._write_pieces, args=(target,), daemon=True).start()
 
     async def send(self, item: SessionMessage, /) -> None:
         """Write a message.
@@ -165,7 +165,7 @@ class Outgoing(_Open):
         for written in tuple(self._unwritten):
             written.set_result(False)
 
-    def _speak(self, target: int) -> None:
+    def _write_pieces(self, target: int) -> None:
         is_open = True
         # RuntimeError: the event loop is closed, because the process is ending
         with contextlib.suppress(RuntimeError):
@@ -192,7 +192,7 @@ def redirect_stdio() -> tuple[int, int]:
     at system level, so it also applies to programs that a tool starts.
     """
     if sys.stdin is not None and sys.stdin.isatty():
-        _say(
+        _print(
             "This command speaks MCP on stdin and stdout, and an MCP client has to start it; to "
             "stop: Ctrl+D."
         )
@@ -203,7 +203,7 @@ def redirect_stdio() -> tuple[int, int]:
     os.dup2(2, 1)
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(line_buffering=True)  # like stderr
+        reconfigure(line_buffering=True)  # as stderr is
     return source, target
 
 
@@ -300,7 +300,7 @@ async def serve_stdio(
             outside = await _served_outside(stack, group, annex, settings)
             serving = group.create_task(_serve_pages(pages, listener, settings, shared=shared))
             if annex is None and has_no_provider(settings):
-                _say("No provider of accounts or payments is set up; --sandbox simulates them.")
+                _print("No provider of accounts or payments is set up; --sandbox simulates them.")
             incoming.start(streams[0])
             outgoing.start(streams[1])
             try:
@@ -329,7 +329,7 @@ async def _served_outside(
         return []
     pages = await outside_pages(stack, annex.sandbox, settings)
     group.create_task(pages.serve(sockets=[annex.listener]))
-    _say(f"The sandbox at {annex.sandbox.url} simulates the providers that are not set up.")
+    _print(f"The sandbox at {annex.sandbox.url} simulates the providers that are not set up.")
     return [pages]
 
 
@@ -337,9 +337,9 @@ async def _serve_pages(
     pages: Pages, listener: socket.socket | None, settings: Settings, *, shared: SharedPort
 ) -> None:
     if listener is None:
-        _say(f"The pages at {settings.url} are served by another of your processes.")
-        listener = await shared.take_over(say=_say)
-    _say(f"The pages at {settings.url} are served by this process.")
+        _print(f"The pages at {settings.url} are served by another of your processes.")
+        listener = await shared.take_over(say=_print)
+    _print(f"The pages at {settings.url} are served by this process.")
     with listener:
         await pages.serve(sockets=[listener])
 
@@ -373,5 +373,5 @@ def _name_transport(server: Any) -> None:
         set_transport("stdio")
 
 
-def _say(sentence: str) -> None:
+def _print(sentence: str) -> None:
     tell(f"elicit: {sentence}", out=sys.stderr)

@@ -215,7 +215,7 @@ class Workers:
                 lines = await worker.ready()
                 announced = announced or lines
                 if lines is None and not self._stopping.is_set():
-                    self._give_up(await worker.ended())  # it has printed the reason
+                    self._give_up(await worker.ended())  # the worker has printed the reason
         return None if self._stopping.is_set() else announced
 
     async def _keep(self, place: int) -> None:

@@ -28,7 +28,7 @@ from webapp.settings.table import setting
 # The limit for a start page with its logo is 25 kB. docs/how-to/pages.md lists the size of each
 # start page.
 IMAGE_BYTES_AT_MOST: Final = 8 * 1024
-IMAGE_PIXELS_AT_MOST: Final = 1024  # each side
+IMAGE_PIXELS_AT_MOST: Final = 1024  # on each side
 CONTRAST: Final = 4.5  # WCAG 2.2, 1.4.3 (AA) for text
 _NAME_CHARACTERS = 80
 _LEGAL_CHARACTERS = 120

@@ -89,7 +89,7 @@ OF_PEOPLES_OWN = _NOBODYS - {"groups", "roles"}
 # Claims that all people of an organization share: valid only together with another claim.
 _EVERYBODYS = frozenset({"iss", "tid"})
 _NAME = re.compile(r"[A-Za-z0-9_:/.-]{1,100}")
-_OPERATOR_CLAIMS_AT_MOST = 20  # a cookie contains them
+_OPERATOR_CLAIMS_AT_MOST = 20  # a cookie contains the claims
 
 
 def claim_of(text: str) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ async def write_backup(store: Store, path: Path, *, now: datetime) -> int:
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # released when this process ends or dies
+            fcntl.flock(file, fcntl.LOCK_EX)  # the lock ends with this process, even if killed
             rows = await _write(store, file, now=now)
             file.flush()
             os.fsync(file.fileno())

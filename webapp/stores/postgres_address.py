@@ -103,7 +103,7 @@ def _hosts_of(netloc: str, options: dict[str, str]) -> tuple[Host, ...]:
     named = [unquote(each) for each in netloc.split(",")] if netloc else []
     named = named or (options.get("host") or os.environ.get("PGHOST", "")).split(",")
     if len(named) < 2:
-        return (Host(),)  # asyncpg parses it, and finds sockets if no host is named
+        return (Host(),)  # asyncpg finds the host, or a socket if no host is named
     ports = (options.get("port") or os.environ.get("PGPORT") or _PORT).split(",")
     if len(ports) not in (1, len(named)):
         raise ValueError

@@ -108,7 +108,7 @@ class PostgresChanges:
         try:
             opening, names = decode(str(payload), type=tuple[str, list[_Name] | str])
         except (DecodeError, ValidationError):
-            self._look_again()  # perhaps from a newer version, in another format
+            self._look_again()  # the payload may be from a newer version, in another format
             return
         if opening == self._opening:
             return
@@ -122,7 +122,7 @@ class PostgresChanges:
 
     async def _listen(self, connection: PostgresConnection) -> None:
         """Listen until cancelled, and reconnect when a connection is lost."""
-        await self._stay(connection)
+        await self._until_lost(connection)
         wait = _FIRST_WAIT_SECONDS
         while True:
             await asyncio.sleep(wait)
@@ -133,7 +133,7 @@ class PostgresChanges:
                 continue
             _log.info("store.changes_reconnected")
             self._look_again()
-            await self._stay(connection)
+            await self._until_lost(connection)
             wait = _FIRST_WAIT_SECONDS
 
     async def _connect(self) -> PostgresConnection:
@@ -145,7 +145,7 @@ class PostgresChanges:
             raise self._server.unavailable(error) from None
         return connection
 
-    async def _stay(self, connection: PostgresConnection) -> None:
+    async def _until_lost(self, connection: PostgresConnection) -> None:
         """Wait until the connection is lost, and ask the watches to read again at intervals."""
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())

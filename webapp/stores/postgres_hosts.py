@@ -228,7 +228,7 @@ class Connector:
             return None
 
     def _chosen(self, answers: Sequence[_Answer]) -> _Answer:
-        # Another connection may have found a successor while these were opened.
+        # Another connection may have found a successor while these connections were opened.
         usable = [
             each
             for each in answers

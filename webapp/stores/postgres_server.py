@@ -261,7 +261,7 @@ class Server:
                 try:
                     yield connection
                 except TimeoutError:
-                    with suppress(*ERRORS):  # it may be closed already
+                    with suppress(*ERRORS):  # the connection may be closed already
                         connection.terminate()  # a graceful close could block
                     raise
                 except driver.ReadOnly:

@@ -32,13 +32,13 @@ def must_be_private(path: Path) -> None:
     A file that does not exist is accepted.
     """
     for folder in {path.parent, Path(os.path.realpath(path)).parent}:
-        _look_at_folder(folder)
+        _check_folder(folder)
     with suppress(FileNotFoundError):
         check_status(path, path.stat())
 
 
 def check_status(path: Path, status: os.stat_result) -> None:
-    """Check a file that is open already. Raises Exposed."""
+    """Check that this is a regular file that only this user can open. Raises Exposed."""
     if not stat.S_ISREG(status.st_mode):
         raise Exposed(f"{path} is not a regular file; move it to another place")
     if status.st_uid != os.geteuid():
@@ -47,7 +47,7 @@ def check_status(path: Path, status: os.stat_result) -> None:
         raise Exposed(f"{path} can be opened by other users; chmod 600 {_quoted(path)}")
 
 
-def _look_at_folder(folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
     try:
         status = folder.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -121,7 +121,7 @@ WHERE number IN (
 )
 """
 
-# The records to write, or a function that does something else.
+# The work of a job: the records to write, or a function for any other work.
 Work = tuple[Record, ...] | Callable[[], object]
 _Job = tuple["asyncio.Future[Any]", Work]
 _Answer = tuple["asyncio.Future[Any]", object]
@@ -284,7 +284,7 @@ class SqliteWriter:
         if self._fence is not None and self._fence != before:
             put_fence(self._connection, self._fence)  # after all jobs of this commit
         self._connection.execute("COMMIT")
-        self._file.require_same_file()  # otherwise no caller gets a success
+        self._file.require_same_file()  # raises if the file was replaced: then every job fails
         return answers
 
     def _roll_back(self) -> None:

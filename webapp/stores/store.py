@@ -347,7 +347,7 @@ class Watch:
         self._changes = asyncio.Event()
         self._error: Exception | None = None
         self._has_ended = False
-        self.wants: Callable[[str, str], bool] = _anything
+        self.wants: Callable[[str, str], bool] = _wants_all
 
     def choose(self, wants: Callable[[str, str], bool]) -> None:
         """See Choosing."""
@@ -387,5 +387,5 @@ class Watch:
         return self._pending.pop(next(iter(self._pending)))
 
 
-def _anything(_kind: str, _id: str) -> bool:
+def _wants_all(_kind: str, _id: str) -> bool:
     return True

@@ -112,7 +112,7 @@ def working(
     try:
         yield work
     except BaseException as error:
-        if work.span is not None:  # only the type: the message can contain a person's answer
+        if work.span is not None:  # record only the type: the message can contain an answer
             work.span.set_status(StatusCode.ERROR, type(error).__name__)
         raise
     finally:

@@ -60,7 +60,7 @@ __all__ = [
     "elicit_person",
 ]
 
-if not TYPE_CHECKING:  # a type checker would accept every name
+if not TYPE_CHECKING:  # with `__getattr__`, a type checker accepts every name
 
     def __getattr__(name: str) -> object:
         plain = {"Told": ReceivedQuestion, "Heard": ReceivedResult}.get(name)

@@ -189,7 +189,7 @@ async def type_key(errand: Errand, fields: Mapping[str, str]) -> ElicitResult:
     schema = accounts.api_keys.schema(client, accounts.terms(errand.asked))
     typed, page = _written(schema, fields), await errand.open()
     form = _form(page, lambda one: not _is_other_button(one))
-    if any("/allow" in one.action for one in page.forms):  # "use another account"
+    if any("/allow" in one.action for one in page.forms):  # press "use another account" first
         form = _form(_read(await errand.press(form)), lambda one: not _is_other_button(one))
     reply = await errand.press(form, **typed)
     if not reply.has_redirect_location:

@@ -63,7 +63,7 @@ class TestedApplication:
     `serve` receives the running application. `tasks` and `browsers` live until the test ends.
     """
 
-    __test__ = False  # it is not a test case for pytest
+    __test__ = False  # pytest must not collect this class
 
     make: Callable[[], Any]
     settings: Settings
@@ -83,7 +83,7 @@ class TestedApplication:
     server: Any = None
     clients: "list[PersonClient]" = field(default_factory=list["PersonClient"])
 
-    new_person: Callable[..., Awaitable[Any]] = field(init=False)  # an AskedPerson
+    new_person: Callable[..., Awaitable[Any]] = field(init=False)  # returns an AskedPerson
     asgi: ASGIApp = field(init=False)
     service: "Service" = field(init=False)
     _running: AsyncExitStack = field(init=False)

@@ -151,11 +151,9 @@ class Relay:
             await asyncio.gather(*self._answering, return_exceptions=True)
 
     async def pass_on(self, to: str, scope: Scope, exchange: Exchange) -> bool:
-        """Let worker `to` answer the request.
+        """Let worker `to` answer the request. Raises Busy.
 
-        Raises Busy.
-
-        Returns False if that worker is gone, or went away before it began to answer.
+        Return False if that worker is gone, or went away before it began to answer.
         """
         path = self._folder / to
         try:
@@ -255,7 +253,7 @@ class Relay:
             _log.warning("relay.refused", extra={"why": str(error) or "no envelope came"})
             return
         except (OSError, EOFError) as error:
-            if getattr(error, "partial", b""):  # without data it was only a probe, as in `_sweep`
+            if getattr(error, "partial", b""):  # a probe of `_sweep` sends no data
                 _log.warning("relay.refused", extra={"why": "no envelope came"})
             return
         channel = _Channel(reader, writer, key=envelope.key, is_answer=True)

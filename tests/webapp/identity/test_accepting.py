@@ -358,7 +358,7 @@ def test_slow_response_has_no_read_timeout() -> None:
     protocol: Any = object.__new__(Accepted)
     protocol.cycle = SimpleNamespace(response_complete=False, more_body=False)
     protocol.pipeline, protocol._reading, protocol._timer = [], ("body", protocol.cycle), None
-    protocol._look()
+    protocol._update_timer()
     assert protocol._reading is None
 
 

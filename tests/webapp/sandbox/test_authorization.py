@@ -14,7 +14,7 @@ from joserfc.jwk import KeySet
 
 from tests.support.clock import Clock
 from tests.support.sandbox import GITHUB, OIDC, SLACK, URL, Person
-from webapp.sandbox.authorization.habits import Faults, PlayedFault
+from webapp.sandbox.authorization.habits import Faults, SimulatedFault
 
 ALL = pytest.mark.parametrize(
     ("provider", "scope"), [(OIDC, "openid"), (GITHUB, "repo"), (SLACK, "chat:write")]
@@ -419,7 +419,7 @@ async def test_held_reply_ends_on_disconnect_or_release():
         await asyncio.Event().wait()
 
     faults = Faults()
-    faults.plan(PlayedFault.SLOW)
+    faults.plan(SimulatedFault.SLOW)
     async with asyncio.timeout(300):
         await faults.hold(gone)
         faults.release()

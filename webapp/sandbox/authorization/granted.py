@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import unquote_plus
 
-from webapp.sandbox.authorization.habits import AuthorizationHabits, PlayedRefusal
+from webapp.sandbox.authorization.habits import AuthorizationHabits, SimulatedRefusal
 from webapp.sandbox.authorization.requests import AuthorizationRequest, Parameters
 from webapp.sandbox.settings import Sandbox
 
@@ -75,7 +75,7 @@ _TOKEN_BYTES = 24
 class GrantRefused(Exception):
     """The token endpoint refuses a request."""
 
-    def __init__(self, refusal: PlayedRefusal, description: str) -> None:
+    def __init__(self, refusal: SimulatedRefusal, description: str) -> None:
         self.refusal = refusal
         self.description = description
         super().__init__(description)
@@ -140,22 +140,22 @@ class AuthorizationGrants:
         name = _hash(code)
         found = self._codes.get(name)
         if found is None:
-            raise GrantRefused(PlayedRefusal.INVALID_GRANT, "The code is unknown.")
+            raise GrantRefused(SimulatedRefusal.INVALID_GRANT, "The code is unknown.")
         if found.families is not None:
             for family in found.families:
                 self._end(family)
-            raise GrantRefused(PlayedRefusal.SPENT_CODE, "The code was used before.")
+            raise GrantRefused(SimulatedRefusal.SPENT_CODE, "The code was used before.")
         self._codes[name] = replace(found, families=())
         if self._clock() >= found.until:
-            raise GrantRefused(PlayedRefusal.INVALID_GRANT, "The code has expired.")
+            raise GrantRefused(SimulatedRefusal.INVALID_GRANT, "The code has expired.")
         if redirect_uri != found.request.redirect.redirect_uri:
             raise GrantRefused(
-                PlayedRefusal.WRONG_REDIRECT,
+                SimulatedRefusal.WRONG_REDIRECT,
                 "The redirect_uri differs from the requested one.",
             )
         if not secrets.compare_digest(challenge_of(verifier), found.request.challenge):
             raise GrantRefused(
-                PlayedRefusal.INVALID_GRANT, "The code_verifier is not valid for the code."
+                SimulatedRefusal.INVALID_GRANT, "The code_verifier is not valid for the code."
             )
         issued = [
             self._issue(self._begin(found, scopes=scopes, is_for_person=is_for_person))
@@ -176,13 +176,17 @@ class AuthorizationGrants:
         is_one = token.startswith(self._habits.refresh_prefix)
         if family is None or family.is_revoked or not is_one:
             raise GrantRefused(
-                PlayedRefusal.INVALID_REFRESH, "The refresh token is unknown or revoked."
+                SimulatedRefusal.INVALID_REFRESH, "The refresh token is unknown or revoked."
             )
         if family.refresh != _hash(token):
             self._end(family.id)
-            raise GrantRefused(PlayedRefusal.INVALID_REFRESH, "The refresh token was used before.")
+            raise GrantRefused(
+                SimulatedRefusal.INVALID_REFRESH, "The refresh token was used before."
+            )
         if scopes is not None and not set(scopes) <= set(family.scopes):
-            raise GrantRefused(PlayedRefusal.INVALID_SCOPE, "The scopes exceed the granted ones.")
+            raise GrantRefused(
+                SimulatedRefusal.INVALID_SCOPE, "The scopes exceed the granted ones."
+            )
         return self._issue(family, scopes=scopes)
 
     def family_of(self, access_token: str | None) -> Family | None:
@@ -269,12 +273,14 @@ def require_client(headers: Mapping[str, str], form: Parameters, *, sandbox: San
     basic = basic_of(headers)
     posted = (form.get("client_id"), form.get("client_secret"))
     if basic is not None and posted[1] is not None:
-        raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The client sent its credentials twice.")
+        raise GrantRefused(
+            SimulatedRefusal.INVALID_REQUEST, "The client sent its credentials twice."
+        )
     if basic is not None and posted[0] not in (None, basic[0]):
-        raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The client sent two different ids.")
+        raise GrantRefused(SimulatedRefusal.INVALID_REQUEST, "The client sent two different ids.")
     id, secret = basic or posted
     if not is_client(id or "", secret or "", sandbox=sandbox):
-        raise GrantRefused(PlayedRefusal.INVALID_CLIENT, "The client id or secret is wrong.")
+        raise GrantRefused(SimulatedRefusal.INVALID_CLIENT, "The client id or secret is wrong.")
 
 
 def is_client(id: str, secret: str, *, sandbox: Sandbox) -> bool:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from litestar.types import Receive
 
 
-class PlayedRefusal(StrEnum):
+class SimulatedRefusal(StrEnum):
     """A refusal of the token endpoint, named as in the standard (RFC 6749, 5.2)."""
 
     INVALID_REQUEST = "invalid_request"
@@ -21,17 +21,17 @@ class PlayedRefusal(StrEnum):
     INVALID_GRANT = "invalid_grant"
     INVALID_SCOPE = "invalid_scope"
     UNSUPPORTED_GRANT_TYPE = "unsupported_grant_type"
-    # The standard uses invalid_grant for these three, other providers distinguish them.
+    # The standard has only invalid_grant for these three errors. Some providers distinguish them.
     SPENT_CODE = "spent_code"
     WRONG_REDIRECT = "wrong_redirect"
     INVALID_REFRESH = "invalid_refresh"
 
 
-STANDARD_NAMES: Mapping[PlayedRefusal, str] = {
-    **{refusal: refusal.value for refusal in PlayedRefusal},
-    PlayedRefusal.SPENT_CODE: "invalid_grant",
-    PlayedRefusal.WRONG_REDIRECT: "invalid_grant",
-    PlayedRefusal.INVALID_REFRESH: "invalid_grant",
+STANDARD_NAMES: Mapping[SimulatedRefusal, str] = {
+    **{refusal: refusal.value for refusal in SimulatedRefusal},
+    SimulatedRefusal.SPENT_CODE: "invalid_grant",
+    SimulatedRefusal.WRONG_REDIRECT: "invalid_grant",
+    SimulatedRefusal.INVALID_REFRESH: "invalid_grant",
 }
 
 
@@ -56,7 +56,7 @@ class AuthorizationHabits:
     fails_with_200: bool = False
     says_ok: bool = False  # Slack's {"ok": ...}, with the person's own token nested
     answers_form_encoded: bool = False  # unless JSON is requested
-    error_names: Mapping[PlayedRefusal, str] = field(
+    error_names: Mapping[SimulatedRefusal, str] = field(
         default_factory=lambda: STANDARD_NAMES, repr=False
     )
     token_type: str = "Bearer"  # noqa: S105 - the name of a type
@@ -102,11 +102,11 @@ GITHUB = AuthorizationHabits(
     },
     error_names={
         **STANDARD_NAMES,
-        PlayedRefusal.INVALID_CLIENT: "incorrect_client_credentials",
-        PlayedRefusal.INVALID_GRANT: "bad_verification_code",
-        PlayedRefusal.SPENT_CODE: "bad_verification_code",
-        PlayedRefusal.WRONG_REDIRECT: "redirect_uri_mismatch",
-        PlayedRefusal.INVALID_REFRESH: "bad_refresh_token",
+        SimulatedRefusal.INVALID_CLIENT: "incorrect_client_credentials",
+        SimulatedRefusal.INVALID_GRANT: "bad_verification_code",
+        SimulatedRefusal.SPENT_CODE: "bad_verification_code",
+        SimulatedRefusal.WRONG_REDIRECT: "redirect_uri_mismatch",
+        SimulatedRefusal.INVALID_REFRESH: "bad_refresh_token",
     },
     token_type="bearer",  # noqa: S106 - the name of a type
     access_prefix="gho_sandbox_",
@@ -136,13 +136,13 @@ SLACK = AuthorizationHabits(
     },
     error_names={
         **STANDARD_NAMES,
-        PlayedRefusal.INVALID_REQUEST: "invalid_arguments",
-        PlayedRefusal.INVALID_CLIENT: "bad_client_secret",
-        PlayedRefusal.INVALID_GRANT: "invalid_code",
-        PlayedRefusal.SPENT_CODE: "code_already_used",
-        PlayedRefusal.WRONG_REDIRECT: "bad_redirect_uri",
-        PlayedRefusal.INVALID_REFRESH: "invalid_refresh_token",
-        PlayedRefusal.UNSUPPORTED_GRANT_TYPE: "invalid_grant_type",
+        SimulatedRefusal.INVALID_REQUEST: "invalid_arguments",
+        SimulatedRefusal.INVALID_CLIENT: "bad_client_secret",
+        SimulatedRefusal.INVALID_GRANT: "invalid_code",
+        SimulatedRefusal.SPENT_CODE: "code_already_used",
+        SimulatedRefusal.WRONG_REDIRECT: "bad_redirect_uri",
+        SimulatedRefusal.INVALID_REFRESH: "invalid_refresh_token",
+        SimulatedRefusal.UNSUPPORTED_GRANT_TYPE: "invalid_grant_type",
     },
     token_type="bot",  # noqa: S106 - the name of a type
     access_prefix="xoxb-sandbox-",
@@ -150,7 +150,7 @@ SLACK = AuthorizationHabits(
 )
 
 
-class PlayedFault(StrEnum):
+class SimulatedFault(StrEnum):
     """A fault, which happens once: the first six in a token reply, the others in a redirect."""
 
     SERVER_ERROR = "500"
@@ -163,27 +163,27 @@ class PlayedFault(StrEnum):
     WRONG_ISS = "wrong-iss"
 
 
-REDIRECT_FAULTS = frozenset({PlayedFault.DROP_ISS, PlayedFault.WRONG_ISS})
-TOKEN_FAULTS = frozenset(PlayedFault) - REDIRECT_FAULTS
+REDIRECT_FAULTS = frozenset({SimulatedFault.DROP_ISS, SimulatedFault.WRONG_ISS})
+TOKEN_FAULTS = frozenset(SimulatedFault) - REDIRECT_FAULTS
 
 
 class Faults:
     """The planned faults and the held replies."""
 
     def __init__(self) -> None:
-        self._planned: deque[PlayedFault] = deque()
+        self._planned: deque[SimulatedFault] = deque()
         self._released = asyncio.Event()
 
     @property
-    def planned(self) -> list[PlayedFault]:
+    def planned(self) -> list[SimulatedFault]:
         return list(self._planned)
 
-    def plan(self, fault: PlayedFault) -> None:
+    def plan(self, fault: SimulatedFault) -> None:
         self._planned.append(fault)
-        if fault is PlayedFault.SLOW:
+        if fault is SimulatedFault.SLOW:
             self._released.clear()
 
-    def pop(self, kinds: frozenset[PlayedFault]) -> PlayedFault | None:
+    def pop(self, kinds: frozenset[SimulatedFault]) -> SimulatedFault | None:
         """Remove and return the next planned fault of these kinds."""
         for fault in self._planned:
             if fault in kinds:

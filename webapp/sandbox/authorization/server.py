@@ -31,7 +31,7 @@ from webapp.sandbox.authorization.habits import (
     SLACK,
     AuthorizationHabits,
     Faults,
-    PlayedFault,
+    SimulatedFault,
 )
 from webapp.sandbox.authorization.requests import (
     AuthorizationRequest,
@@ -278,9 +278,9 @@ class Consent:
 
     def _send_back(self, redirect: ClientRedirect, **parameters: str) -> Response[Any]:
         fault = self.faults.pop(REDIRECT_FAULTS)
-        if fault is PlayedFault.DROP_ISS:
+        if fault is SimulatedFault.DROP_ISS:
             redirect = redirect.with_issuer(None)
-        elif fault is PlayedFault.WRONG_ISS:
+        elif fault is SimulatedFault.WRONG_ISS:
             redirect = redirect.with_issuer(f"{self.sandbox.url}/somebody-else")
         headers = {**NO_STORE, "location": redirect.back(**parameters)}
         status = HTTPStatus.SEE_OTHER

@@ -31,8 +31,8 @@ from webapp.sandbox.authorization.habits import (
     TOKEN_FAULTS,
     AuthorizationHabits,
     Faults,
-    PlayedFault,
-    PlayedRefusal,
+    SimulatedFault,
+    SimulatedRefusal,
 )
 from webapp.sandbox.authorization.requests import Parameters, Repeated
 from webapp.sandbox.pages import NO_STORE
@@ -110,7 +110,7 @@ class SandboxIdentity:
 
     def metadata(self) -> dict[str, Any]:
         """Return the provider's metadata (OpenID Connect Discovery, 3, and RFC 8414, 2)."""
-        ways_to_say_who = ["client_secret_basic", "client_secret_post"]
+        client_auth_methods = ["client_secret_basic", "client_secret_post"]
         return {
             "issuer": self.issuer,
             "authorization_endpoint": f"{self._url}{OIDC.authorize}",
@@ -127,8 +127,8 @@ class SandboxIdentity:
             ],
             "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": [_ALGORITHM],
-            "token_endpoint_auth_methods_supported": ways_to_say_who,
-            "revocation_endpoint_auth_methods_supported": ways_to_say_who,
+            "token_endpoint_auth_methods_supported": client_auth_methods,
+            "revocation_endpoint_auth_methods_supported": client_auth_methods,
             "code_challenge_methods_supported": ["S256"],
             "authorization_response_iss_parameter_supported": True,
             "claims_supported": [
@@ -159,10 +159,10 @@ class SandboxTokens:
     async def give(self, request: AnyRequest, body: bytes) -> Response[Any]:
         """Reply to a token request, or fail as planned."""
         fault = self.faults.pop(TOKEN_FAULTS)
-        if fault is PlayedFault.SLOW:
+        if fault is SimulatedFault.SLOW:
             await self.faults.hold(request.receive)
         elif fault is not None:
-            return _misbehave(fault)
+            return _faulty_response(fault)
         wants_json = "json" in request.headers.get("accept", "")
         try:
             form = self._form(request, body)
@@ -184,14 +184,14 @@ class SandboxTokens:
     def _form(self, request: AnyRequest, body: bytes) -> Parameters:
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type != "application/x-www-form-urlencoded":
-            raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "A form is expected.")
+            raise GrantRefused(SimulatedRefusal.INVALID_REQUEST, "A form is expected.")
         try:
             form = Parameters(body)
             form.check_unrepeated()
         except Repeated as err:
-            raise GrantRefused(PlayedRefusal.INVALID_REQUEST, str(err)) from err
+            raise GrantRefused(SimulatedRefusal.INVALID_REQUEST, str(err)) from err
         except ValueError as err:
-            raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "This is no form.") from err
+            raise GrantRefused(SimulatedRefusal.INVALID_REQUEST, "The body is not a form.") from err
         require_client(request.headers, form, sandbox=self.sandbox)
         return form
 
@@ -218,10 +218,10 @@ class SandboxTokens:
             case grant if grant == TOKEN_EXCHANGE and self.habits.is_openid:
                 return self._exchanged(form)
             case "":
-                raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The grant_type is missing.")
+                raise GrantRefused(SimulatedRefusal.INVALID_REQUEST, "The grant_type is missing.")
             case _:
                 raise GrantRefused(
-                    PlayedRefusal.UNSUPPORTED_GRANT_TYPE, "This grant_type is not offered."
+                    SimulatedRefusal.UNSUPPORTED_GRANT_TYPE, "This grant_type is not offered."
                 )
 
     def _own(self, form: Parameters) -> dict[str, Any]:
@@ -238,7 +238,7 @@ class SandboxTokens:
         """
         claims = unsigned_claims(_required(form, "subject_token"))
         if claims is None or not isinstance(claims.get("sub"), str):
-            raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The subject_token names nobody.")
+            raise GrantRefused(SimulatedRefusal.INVALID_REQUEST, "The subject_token names nobody.")
         audience = form.get("audience") or form.get("resource") or self.identity.issuer
         token = self.identity.exchanged(claims, audience=audience)
         return _bearer(token, issued_token_type=_ACCESS_TOKEN)
@@ -281,7 +281,7 @@ class SandboxTokens:
         reply = {"error": name, "error_description": refused.description}
         if self.habits.fails_with_200:
             return self._answer(reply, wants_json=wants_json)
-        if refused.refusal is PlayedRefusal.INVALID_CLIENT:
+        if refused.refusal is SimulatedRefusal.INVALID_CLIENT:
             headers = {**NO_STORE, "www-authenticate": 'Basic realm="sandbox"'}
             return Response(reply, status_code=HTTPStatus.UNAUTHORIZED, headers=headers)
         return Response(reply, status_code=HTTPStatus.BAD_REQUEST, headers=NO_STORE)
@@ -302,17 +302,17 @@ def _bearer(token: str, **more: Any) -> dict[str, Any]:
     return {"access_token": token, "token_type": "Bearer", "expires_in": life, **more}
 
 
-def _misbehave(fault: PlayedFault) -> Response[Any]:
+def _faulty_response(fault: SimulatedFault) -> Response[Any]:
     match fault:
-        case PlayedFault.SERVER_ERROR:
+        case SimulatedFault.SERVER_ERROR:
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             return Response("Something broke.", status_code=status, media_type=MediaType.TEXT)
-        case PlayedFault.HTML:
+        case SimulatedFault.HTML:
             page = "<!doctype html><title>Maintenance</title><p>We are back soon."
             return Response(page, status_code=HTTPStatus.OK, media_type=MediaType.HTML)
-        case PlayedFault.ERROR_WITH_200:
+        case SimulatedFault.ERROR_WITH_200:
             reply: dict[str, Any] = {"ok": False, "error": "temporarily_unavailable"}
-        case PlayedFault.HUGE_TOKEN:
+        case SimulatedFault.HUGE_TOKEN:
             reply = {"access_token": "x" * _HUGE_TOKEN_BYTES, "token_type": "bearer"}
         case _:
             reply = {"token_type": "bearer", "scope": ""}
@@ -322,5 +322,5 @@ def _misbehave(fault: PlayedFault) -> Response[Any]:
 def _required(form: Parameters, name: str) -> str:
     value = form.get(name)
     if value is None:
-        raise GrantRefused(PlayedRefusal.INVALID_REQUEST, f"The parameter {name} is missing.")
+        raise GrantRefused(SimulatedRefusal.INVALID_REQUEST, f"The parameter {name} is missing.")
     return value

@@ -242,7 +242,7 @@ def has_remaining_units(sale: Sale) -> bool:
     return sale.is_paid and sale.remaining_units > 0
 
 
-def give_half_back(
+def refund_half(
     of: Callable[[Any], int], *, when: Callable[[Any], bool] = has_remaining_units
 ) -> Button:
     def act(sales: Sales[Any], sale: Any) -> None:

@@ -27,8 +27,8 @@ from webapp.sandbox.checkout.sales import (
     Sales,
     SaleState,
     dispute_button,
-    give_half_back,
     has_remaining_units,
+    refund_half,
 )
 from webapp.sandbox.paypal.certificates import CERTIFICATE_ID, CertificateAuthority
 
@@ -142,7 +142,7 @@ _BUTTONS = (
     Button(name="bank", label="Pay by bank, arrives later", act=_approves("bank")),
     GO_BACK,
     *TRANSFER,
-    give_half_back(lambda order: order.remaining_units, when=_can_be_refunded),
+    refund_half(lambda order: order.remaining_units, when=_can_be_refunded),
     dispute_button(
         "reverse", label="Lose a dispute about it", dispute=Dispute.LOST, when=_can_be_refunded
     ),

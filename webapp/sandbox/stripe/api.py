@@ -39,8 +39,8 @@ _KEY_AT_MOST = 255
 _REPLY_RETENTION = timedelta(hours=24)
 _OPEN_AT_LEAST = timedelta(minutes=30)
 _OPEN_AT_MOST = timedelta(hours=24)
-_LATEST_TIME = 2**37  # before the year 9999 ends
-_AMOUNT_AT_MOST = 99_999_999  # Stripe takes eight digits
+_LATEST_TIME = 2**37  # in seconds since 1970: before the year 9999 ends
+_AMOUNT_AT_MOST = 99_999_999  # Stripe accepts at most eight digits
 _ITEMS_AT_MOST = 100
 _REFERENCE_AT_MOST = 200
 _NAME_AT_MOST = 250

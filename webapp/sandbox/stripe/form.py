@@ -69,7 +69,7 @@ def read_pairs(encoded: bytes) -> tuple[tuple[str, str], ...]:
             errors="strict",
             max_num_fields=_PARAMETERS_AT_MOST,
         )
-    except ValueError:  # not ASCII, no UTF-8 once decoded, no pairs, or too many
+    except ValueError:  # not ASCII, not UTF-8 after decoding, or with no or too many pairs
         raise StripeError(
             "Invalid request (check that your POST content type is "
             "application/x-www-form-urlencoded)."

@@ -28,7 +28,7 @@ from webapp.sandbox.checkout.sales import (
     SaleState,
     becomes,
     dispute_button,
-    give_half_back,
+    refund_half,
 )
 
 API_VERSION = "2026-10-28.endive"
@@ -241,7 +241,7 @@ _BUTTONS = (
     ),
     GO_BACK,
     *TRANSFER,
-    give_half_back(lambda session: session.remaining_units),
+    refund_half(lambda session: session.remaining_units),
     Button(
         name="slow",
         label="Let refunds take days",

@@ -74,7 +74,7 @@ class Gathering(Generic[Job]):
 
 
 LOOK_AGAIN_SECONDS = 15.0
-_SILENCE_SECONDS = 5.0  # after that, send a PING
+_SILENCE_SECONDS = 5.0  # after this time without a message, send a PING
 _TRY_AGAIN_SECONDS = 0.2
 _NAMES_AT_ONCE = 1000
 _decode = msgpack.Decoder(tuple[str, list[str]]).decode
@@ -171,7 +171,7 @@ class ValkeyChanges:
         try:
             opening, names = _decode(message)
         except DecodeError:
-            names = []  # perhaps from a newer version
+            names = []  # the message may be from a newer version
         else:
             if opening == self._opening:
                 return

@@ -295,11 +295,11 @@ class ValkeyServer:
                     await client.connection_pool.disconnect(inuse_connections=False)
             elif is_of_replica or any(isinstance(answer, _ELSEWHERE) for answer in answers):
                 if self._finding is None or self._finding.done():
-                    self._finding = asyncio.create_task(self._look_around(client))
+                    self._finding = asyncio.create_task(self._refresh_nodes(client))
                 if waits:
                     await asyncio.shield(self._finding)
 
-    async def _look_around(self, client: RedisCluster) -> None:
+    async def _refresh_nodes(self, client: RedisCluster) -> None:
         """Ask all nodes at once for the slots, and use the first answer.
 
         The library asks one node after another, so a silent node would delay every caller. Commands
