@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,11 +21,9 @@ from typing import Any, Final, TypeVar, cast
 
 from flows import question as questions
 from flows.elicitation.misuse import must_take
-from flows.elicitation.once_work import OnceWork
-from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.states import Elicitation
 from flows.elicitation.tool_call import APPLICATION, ToolCall
 from flows.errors import (
-    AlreadyDone,
     Cancelled,
     ElicitError,
     InvalidQuestion,
@@ -33,8 +31,7 @@ from flows.errors import (
     ResultNotStored,
     StoreUnavailable,
 )
-from flows.question import Outcome, Question
-from webapp.calls.call import Call, Interrupted, Presenter
+from webapp.calls.call import Call, Presenter
 from webapp.calls.presenter import PresentedQuestion
 from webapp.calls.shown_link import Show, ShownLink
 from webapp.calls.unasked import all_were_asked
@@ -106,7 +103,7 @@ async def asking(
     must_take(cast("Show | None", show) or _no_function, 1, name="show")
     call = _call(service, _user_id(owner), show=show, key=_checked_key(key))
     _must_not_wait_for_itself(call)
-    verbs = _BlockVerbs(call)
+    verbs = Verbs(call)
     with service.running_tools.at_work(call):
         try:
             with questions.asking(verbs, is_tool=False) as unasked:
@@ -217,7 +214,7 @@ def _must_not_wait_for_itself(call: Call) -> None:
     The inner block would wait for the outer block to end. Raises InvalidQuestion.
     """
     outer = questions.current_asker() if questions.asks_without_tool() else None
-    if not isinstance(outer, _BlockVerbs) or outer.call.has_ended:
+    if not isinstance(outer, Verbs) or outer.call.has_ended:
         return
     if (outer.call.caller.owner, outer.call.tool) == (call.caller.owner, call.tool):
         raise InvalidQuestion(
@@ -237,36 +234,6 @@ async def _logged(service: Service, work: Any) -> None:
         await service.elicitations.run_to_completion(work)
     except Exception:  # noqa: BLE001 - the block's own error is being raised
         _log.exception("call.bookkeeping_failed")
-
-
-class _BlockVerbs(Verbs):
-    """The verbs in a block. They raise an ElicitError where a tool's body would be interrupted."""
-
-    async def ask(self, question: Question[T]) -> Outcome[T]:
-        with self._interrupted():
-            return await super().ask(question)
-
-    async def ask_together(
-        self, questions: Sequence[Question[Any]], *, stops_at_no: bool
-    ) -> tuple[Outcome[Any], ...]:
-        with self._interrupted():
-            return await super().ask_together(questions, stops_at_no=stops_at_no)
-
-    async def once(self, work: OnceWork) -> Json:
-        with self._interrupted():
-            return await super().once(work)
-
-    async def on_end(self, callback: str, payload: str, *, key: str) -> None:
-        with self._interrupted():
-            await super().on_end(callback, payload, key=key)
-
-    @contextmanager
-    def _interrupted(self) -> Generator[None]:
-        try:
-            yield
-        except Interrupted:
-            answer = self.call.answer
-            raise (answer if isinstance(answer, ElicitError) else AlreadyDone()) from None
 
 
 class _ByAuthor(Presenter):

@@ -18,13 +18,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from flows.elicitation import states
-from flows.elicitation.run import AskedStep, Run, Step
+from flows.elicitation.run import AskedStep, Run
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.tool_call import ToolCall, client_of
 from flows.elicitation.traits import traits_of
 from flows.errors import AlreadyDone, ElicitError, InvalidQuestion, NotAllowed, NotPossible
 from flows.kinds.secret import Secret
-from flows.question import Outcome, Question, asking
+from flows.question import Question, asking
 from webapp.api.access import PERSON_HEADER, Requester
 from webapp.calls.call import Call, Interrupted, Presenter
 from webapp.calls.presenter import PresentedQuestion
@@ -38,13 +38,6 @@ from webapp.records.values import ApiKey, Value
 from webapp.service import Service
 
 _SHOWN: Final = "shown"
-
-
-class IdempotencyKeyReused(ElicitError):
-    """A different question was already asked with this Idempotency-Key."""
-
-    name = "IDEMPOTENCY_KEY_REUSED"
-    http_status = 409
 
 
 class NoSuchQuestion(ElicitError):
@@ -119,30 +112,27 @@ async def ask(
     `name` is the Idempotency-Key.
 
     Raises:
-        IdempotencyKeyReused: A different question was asked with this key.
         AlreadyDone: The run of `place` has ended.
-        ElicitError: An error of asking the question, as in a tool call.
+        ElicitError: An error of asking the question, as in a tool call, or a different question
+            was asked with this key.
     """
     key, caller = requester.program, caller_of(service, requester, user)
     if place is None:
-        call = call_of(service, key, caller, arguments=named_by(name))
+        call = call_of(service, key, caller, arguments=named_by(name), asks_once=True)
     else:
         call = run_call_of(service, key, caller, run=place.run)
-    verbs = Verbs(call, check=_must_be_asked_alone) if place is None else Verbs(call)
-    outcome = None
+    verbs, outcome = Verbs(call), None
     with service.running_tools.at_work(call):
         try:
             with asking(verbs, is_tool=False):
-                if place is None:
-                    outcome = await _asked_alone(verbs, question)
-                else:
+                if place is not None:
                     verbs.count_from(place.nth, question.request)
-                    outcome = await question.outcome()
+                outcome = await question.outcome()
         except Interrupted:
-            if isinstance(call.answer, ElicitError):
-                raise call.answer from None
-            if place is not None and call.answer is not _SHOWN:
-                raise AlreadyDone from None
+            pass  # the question has a link, see `_ByProgram.wait`
+        except AlreadyDone:
+            if place is not None:
+                raise
         finally:
             await service.elicitations.run_to_completion(call.finish())
     asked = _step_of(verbs, is_placed=place is not None)
@@ -380,6 +370,7 @@ def call_of(
     arguments: str,
     run_id: str | None = None,
     request_id: str | None = None,
+    asks_once: bool = False,
 ) -> Call:
     return Call(
         service,
@@ -392,19 +383,9 @@ def call_of(
         ),
         presenter=_ByProgram(),
         run_id=run_id,
+        asks_once=asks_once,
         request_id=request_id,
     )
-
-
-async def _asked_alone(verbs: Verbs, question: Question[Any]) -> Outcome[Any]:
-    """Ask the question, unless its Idempotency-Key belongs to a different question."""
-    kind, digest = verbs.fact(question.request)
-    try:
-        await verbs.call.current_run()
-    finally:
-        if verbs.call.run.is_loaded:
-            _must_be_asked_alone(verbs.call.run.value, Step(kind=kind, digest=digest, nth=0))
-    return await question.outcome()
 
 
 def _step_of(verbs: Verbs, *, is_placed: bool) -> AskedStep | None:
@@ -418,16 +399,6 @@ def _step_of(verbs: Verbs, *, is_placed: bool) -> AskedStep | None:
     if verbs.last_step is not None:
         return run.at(verbs.last_step)
     return run.asked[-1] if run.asked and not is_placed else None
-
-
-def _must_be_asked_alone(run: Run, step: Step) -> None:
-    """Check that the run asked no different question. Raises IdempotencyKeyReused."""
-    for asked in run.asked:
-        if (asked.place.kind, asked.place.digest) != (step.kind, step.digest):
-            raise IdempotencyKeyReused(
-                "This Idempotency-Key was used with a different body: send the same body again, or "
-                "use another key for another question."
-            )
 
 
 class _ByProgram(Presenter):

@@ -25,7 +25,7 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import traits_of
-from flows.errors import CallOver
+from flows.errors import AlreadyDone, CallOver
 from flows.payments.receipt import Payment, record_unsent_result
 from flows.payments.session import is_paid_otherwise
 from webapp.calls.delivery import is_error, is_refunded, made, used_up
@@ -135,11 +135,13 @@ class Call:
         run_key: str | None = None,
         accounts: Mapping[str, str] | None = None,
         is_of_task: bool = False,
+        asks_once: bool = False,
         request_id: str | None = None,
     ) -> None:
         """Create a request of a call.
 
         `accounts` are the accounts that the body received in earlier requests, by question digest.
+        `asks_once`: the call can ask one question only, as under an Idempotency-Key.
         Pass `request_id` if several HTTP requests share it, as in a program's run.
         """
         self.request_id = request_id or secrets.token_urlsafe(12)
@@ -160,6 +162,7 @@ class Call:
             request_id=self.request_id,
             named=run_id,
             named_key=run_key,
+            asks_once=asks_once,
         )
         self.used = CallUse(
             elicitations,
@@ -188,11 +191,6 @@ class Call:
         self._is_error = False
         self.is_polled = False  # True if no HTTP request waits for the result
         self.marked: list[Payment] = []  # payments that this request marked as used by its result
-
-    @property
-    def has_claimed(self) -> bool:
-        """True if an outcome is claimed: a disconnect (2025-11-25) then does not end the body."""
-        return self.used.has_claimed
 
     @property
     def is_draining(self) -> bool:
@@ -257,7 +255,7 @@ class Call:
     async def repeat(self, run: Run, result: str) -> NoReturn:
         """End the body here. The stored result becomes the result of this request."""
         await self.return_stored_result(run, result)
-        self.interrupt(json.loads(result))
+        self.interrupt(AlreadyDone() if result == NO_RESULT else json.loads(result))
 
     async def return_stored_result(self, run: Run, result: str) -> None:
         """Make the stored result the result of this request, without starting a body."""
@@ -433,12 +431,12 @@ class Call:
 
     async def renew(self) -> None:
         """Extend the leases while the body runs and until its result is known to have arrived."""
-        if self.has_claimed:
+        if self.used.has_claimed:
             await self.used.renew()
         if self.has_ended:
             return
         is_awaited = self.run.is_loaded and (self.is_of_task or bool(self.run.value.endings))
-        if self.has_claimed or is_awaited:
+        if self.used.has_claimed or is_awaited:
             await self.run.keep_open()
 
     async def _discard_result(self) -> None:

@@ -46,8 +46,6 @@ T = TypeVar("T")
 LOOK_AGAIN = timedelta(seconds=3)
 SAYS_CHARACTERS = 80
 
-# Called before each question. Raises if the step conflicts with the run's earlier questions.
-Check: TypeAlias = Callable[[Run, Step], None]
 # Returns the outcome that another call has claimed, if one answer serves both calls.
 Shared: TypeAlias = Callable[[], Awaitable[Outcome[T] | None]]
 
@@ -71,7 +69,7 @@ class _AnsweredMeanwhile(Exception):
 class Questions:
     """The questions that one request asks people."""
 
-    def __init__(self, call: Call, *, check: Check) -> None:
+    def __init__(self, call: Call) -> None:
         self._call = call
         self._elicitations = call.elicitations
         self._kinds = call.kinds
@@ -79,7 +77,6 @@ class Questions:
         self._tool = call.tool
         self._lock = asyncio.Lock()
         self._fresh: str | None = None  # id of an elicitation that is started but not announced yet
-        self._check = check
 
     async def ask(
         self,
@@ -260,7 +257,7 @@ class Questions:
         worded: Question[Any] | None = None
         for number in range(TRIES_AT_MOST):
             before = run = self._run.value
-            self._check(run, step)
+            self._run.must_ask_only(step)
             known = run.at(step)
             standing = None if number else await self._standing(question, run)
             current, previous = await self._look(run, known, join, standing)

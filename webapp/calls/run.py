@@ -17,6 +17,7 @@ from flows.elicitation import run as runs
 from flows.elicitation.run import Called, Run, Step
 from flows.elicitation.states import Elicitation
 from flows.elicitation.tool_call import ToolCall
+from flows.errors import ElicitError
 from flows.question import Question
 from webapp.calls.once import numbered
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
@@ -28,6 +29,19 @@ from webapp.stores import Conflict
 
 OPEN_AT_LEAST = timedelta(minutes=10)
 ARGUMENTS_BYTES_AT_MOST = 12 * 1024  # bytes of the stored form: JSON text inside JSON
+
+
+class IdempotencyKeyReused(ElicitError):
+    """A different question was already asked with this Idempotency-Key."""
+
+    name = "IDEMPOTENCY_KEY_REUSED"
+    http_status = 409
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This Idempotency-Key was used with a different body: send the same body again, or use "
+            "another key for another question."
+        )
 
 
 class CurrentRun:
@@ -45,11 +59,13 @@ class CurrentRun:
         request_id: str,
         named: str | None,
         named_key: str | None = None,
+        asks_once: bool = False,
     ) -> None:
         """Create the run of a caller's request.
 
         `named` is the run id in the client's token. `named_key` is the run key in the same token,
-        for a run that is not stored because it asked no question.
+        for a run that is not stored because it asked no question. `asks_once`: the caller named the
+        run with an Idempotency-Key, which belongs to one question.
         """
         pepper = elicitations.owners.pepper
         self._elicitations = elicitations
@@ -65,6 +81,7 @@ class CurrentRun:
         )
         self._named = named
         self._named_key = named_key
+        self.asks_once = asks_once
         is_short = len(encode(tool.arguments)) <= ARGUMENTS_BYTES_AT_MOST
         self._called = Called(
             server=tool.server,
@@ -109,6 +126,14 @@ class CurrentRun:
             self.value = replace(self.value, version=0)
         elif self.value.version:
             raise Erased(self.value.id)
+
+    def must_ask_only(self, step: Step) -> None:
+        """Check that a run which asks once has no other question. Raises IdempotencyKeyReused."""
+        asked = (each.place for each in self.value.asked)
+        if self.asks_once and any(
+            (each.kind, each.digest) != (step.kind, step.digest) for each in asked
+        ):
+            raise IdempotencyKeyReused
 
     async def restart(self) -> Run:
         """Replace the run with a new one, because the old result does not apply to this call."""

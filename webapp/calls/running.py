@@ -268,7 +268,7 @@ class RunningTools:
             self._is_idle.set()
 
     def _orphan(self, task: asyncio.Task[Any], call: Call) -> None:
-        if task.done() or not (call.has_claimed or call.used.must_finish):
+        if task.done() or not (call.used.has_claimed or call.used.must_finish):
             return
         self._bound(task, call)
 
@@ -369,7 +369,7 @@ class RunningTools:
 
 
 def _only_works(call: Call, run_id: str) -> bool:
-    return call.run.is_loaded and call.run.value.id == run_id and not call.has_claimed
+    return call.run.is_loaded and call.run.value.id == run_id and not call.used.has_claimed
 
 
 def _about(call: Call, error: Exception | None = None) -> dict[str, object]:

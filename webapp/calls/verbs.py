@@ -9,8 +9,8 @@ import asyncio
 import json
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -45,7 +45,7 @@ from webapp.calls.once import (
 )
 from webapp.calls.order import QuestionOrder
 from webapp.calls.presenter import Batch
-from webapp.calls.questions import Check, Questions
+from webapp.calls.questions import Questions
 from webapp.calls.resources import OwnersReach
 from webapp.calls.unasked import must_have_asked_blocking
 from webapp.elicitations.question_kind import AskedBy
@@ -59,13 +59,13 @@ _log = logging.getLogger(__name__)
 class Verbs:
     """The questions and actions of one request. Implements flows.question.Asker."""
 
-    def __init__(self, call: Call, *, check: Check = lambda _run, _step: None) -> None:
+    def __init__(self, call: Call) -> None:
         self.call = call
         self.raised = deque[Raised](maxlen=_RAISED_AT_MOST)  # oldest first
         self.last_step: Step | None = None  # the step of the latest question for a person
         self.last_known: Json = None  # the latest answer that needed no question
         self.prefetched = Prefetched()
-        self._questions = Questions(call, check=check)
+        self._questions = Questions(call)
         self._counts: Counter[Fact] = Counter()
         self._order = QuestionOrder(call)
 
@@ -94,7 +94,7 @@ class Verbs:
         return request.kind, digest_of(request.kind, facts)
 
     async def ask(self, question: Question[T]) -> Outcome[T]:
-        try:
+        with self._verb():
             await must_have_asked_blocking(self.call.loop)
             outcome = await self._step(question)
             if isinstance(outcome, Step):
@@ -103,21 +103,15 @@ class Verbs:
             if is_gate and outcome.accepted and self.call.run.value.result is not None:
                 # Return a stored result instead of running the body again.
                 await self.call.current_run()
-        except ElicitError as error:
-            self.failed(error)
-            raise
         self._ended(outcome)
         return outcome
 
     async def ask_together(
         self, questions: Sequence[Question[Any]], *, stops_at_no: bool
     ) -> tuple[Outcome[Any], ...]:
-        try:
+        with self._verb():
             await must_have_asked_blocking(self.call.loop)
             outcomes = await self._ask_all(questions, stops_at_no=stops_at_no)
-        except ElicitError as error:
-            self.failed(error)
-            raise
         self._ended(*outcomes)
         return outcomes
 
@@ -130,7 +124,7 @@ class Verbs:
         could be stored and the work would be repeated.
         """
         body = current_body()
-        try:
+        with self._verb():
             await must_have_asked_blocking(self.call.loop)
             if work.again is None:
                 return await self._once(work, step=("", "", ""))
@@ -139,9 +133,6 @@ class Verbs:
                 result = await self._once(work, step=step)
             self.call.used.note_use(again=work.again)
             return result
-        except ElicitError as error:
-            self.failed(error)
-            raise
 
     async def on_end(self, callback: str, payload: str, *, key: str) -> None:
         """Register a callback for the end of the call; see `webapp.calls.endings`.
@@ -149,7 +140,7 @@ class Verbs:
         Raises NotAllowed for a refused caller, for whom nothing is stored.
         """
         call, body = self.call, current_body()
-        try:
+        with self._verb():
             await must_have_asked_blocking(self.call.loop)
             await call.must_be_going_on()
             if call.caller.is_anonymous and call.caller.refusal is not None:
@@ -162,9 +153,6 @@ class Verbs:
             await call.current_run()
             step = (call.tool.tool, body.path, key)
             await register(call, callback, payload, step=step, caller=self.caller().id)
-        except ElicitError as error:
-            self.failed(error)
-            raise
 
     def caller(self) -> CallingPerson:
         known, server = self.call.caller, self.call.tool.server
@@ -225,6 +213,22 @@ class Verbs:
     def failed(self, error: ElicitError) -> None:
         self.raised.append(Raised(error, _this_task()))
 
+    @contextmanager
+    def _verb(self) -> Generator[None]:
+        """Note the error of a verb. If an error ended the request, raise it instead of Interrupted.
+
+        In a tool, a result ends the request, and Interrupted ends the body.
+        """
+        try:
+            yield
+        except Interrupted:
+            if isinstance(self.call.answer, ElicitError):
+                raise self.call.answer from None
+            raise
+        except ElicitError as error:
+            self.failed(error)
+            raise
+
     def _ended(self, *outcomes: Outcome[Any]) -> None:
         """Replace this task's earlier, handled errors with the errors of the outcomes."""
         here = _this_task()
@@ -276,6 +280,7 @@ class Verbs:
             return prefetched
         step = Step(kind=kind, digest=fact[1], nth=self._counts[fact])
         self._counts[fact] += 1
+        await self._must_ask_only(step)
         traits = traits_of(kind)
         await call.must_be_going_on()
         try:
@@ -312,6 +317,16 @@ class Verbs:
         self._order.note(step)
         self.call.used.note((step.kind, step.digest), known, question.request)
         return Outcome(status=Status.ACCEPTED, content=question.answer(known))
+
+    async def _must_ask_only(self, step: Step) -> None:
+        """Check a call that asks once before its stored result is repeated for another question."""
+        if not self.call.run.asks_once:
+            return
+        try:
+            await self.call.current_run()
+        finally:
+            if self.call.run.is_loaded:
+                self.call.run.must_ask_only(step)
 
     async def _run_of_gate(self) -> Run:
         """Return the run for a gate, even if the run's result was delivered.

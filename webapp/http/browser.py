@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 from webapp.http.address import PublicAddress
+from webapp.http.exchange import facts_of
 
 _FIELDS_AT_MOST = 1000
 
@@ -35,16 +36,18 @@ class ReadRequest(Protocol):
     def scope(self) -> Mapping[str, Any]: ...
 
 
-def cookies_of(request: ReadRequest) -> dict[str, str]:
+def cookies_of(request: ReadRequest) -> Mapping[str, str]:
     """Return the cookies as sent. If two cookies have the same name, return the last one."""
-    found: dict[str, str] = {}
-    for name, value in request.scope["headers"]:
-        if name == b"cookie":
-            for pair in value.decode("latin-1").split(";"):
+    facts = facts_of(request.scope)
+    if facts.cookies is None:
+        found: dict[str, str] = {}
+        for value in facts.headers.get(b"cookie", []):
+            for pair in value.split(";"):
                 key, equals, word = pair.partition("=")
                 if equals:
                     found[key.strip()] = word.strip()
-    return found
+        facts.cookies = found
+    return facts.cookies
 
 
 def query_of(request: ReadRequest) -> Fields:

@@ -270,7 +270,7 @@ class Guard:
             plain = "ws" if scope["type"] == "websocket" else "http"
             changes["scheme"] = plain + "s" * is_secure
         scope = {**scope, **changes}
-        exchange.facts = Facts(scope)
+        exchange.facts.note(scope)
         return scope
 
     def _is_trusted(self, text: str) -> bool:

@@ -191,26 +191,40 @@ _UNREAD_SECONDS_AT_MOST = 1.0
 class Facts:
     """The facts of a request.
 
-    `headers` has the values of each header, by its name in lower case. `judged` belongs to
+    `headers` has the values of each header, by its name in lower case. `cookies` belongs to
+    webapp.http.browser, which reads the cookies when a page first needs them. `judged` belongs to
     webapp.identity.local_peer: the object that decided whether the sender is local, and its
     decision. `caller` belongs to webapp.mcp.callers: the object that identified the caller, the
     token, and the caller.
     """
 
-    __slots__ = ("_host", "caller", "headers", "judged", "peer", "read")
+    __slots__ = ("_host", "caller", "cookies", "headers", "judged", "peer", "read")
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
-        pairs = [(name, value) for name, value in scope["headers"]]
         self.headers: dict[bytes, list[str]] = {}
-        for name, value in pairs:
+        for name, value in scope["headers"]:
             self.headers.setdefault(name.lower(), []).append(value.decode("latin-1").strip())
+        self.cookies: Mapping[str, str] | None = None
+        self._host: tuple[str, Authority | None] | None = None
+        self.note(scope)
+
+    def note(self, scope: Mapping[str, Any]) -> None:
+        """Note what the facts are read from, because the edge or a session layer has changed it."""
         self.judged: tuple[object, str | None] | None = None
         self.caller: tuple[object, object, object] | None = None
-        self._host: tuple[str, Authority | None] | None = None
+        pairs = [(name, value) for name, value in scope["headers"]]
         ends = [tuple(end) if (end := scope.get(key)) else None for key in ("client", "server")]
-        # Everything that the facts were read from.
         self.read = (pairs, *ends, scope.get("http_version"), scope.get(PROXIED_KEY))
         self.peer = scope.get(PEER_KEY)
+
+    def replaced(self, scope: Scope, name: bytes, value: str) -> Scope:
+        """Return the request with another value of a header, and change this fact too."""
+        written = value.encode("latin-1")
+        pairs = [(key, written if key.lower() == name else old) for key, old in scope["headers"]]
+        scope = {**scope, "headers": pairs}
+        self.headers[name] = [value]
+        self.note(scope)
+        return scope
 
     def host(self, *, scheme: str) -> Authority | None:
         """Return the authority in the Host header; None if missing, repeated or malformed."""
@@ -257,13 +271,13 @@ class Exchange(ClientConnection):
         self.suffix: tuple[bytes, bytes] = b"", b""
         self.status: int | None = None
         self.is_watched = False
-        self._has_no_body = has_no_body = _has_no_body(scope)
-        self.has_unread_body = (
-            str(scope.get("http_version", "")).startswith("1")
-            and not has_no_body
-            # A client that sends Expect waits for permission to send the body.
-            and b"expect" not in self.facts.headers
-        )
+        headers = self.facts.headers
+        is_http1 = str(scope.get("http_version", "")).startswith("1")
+        lengths = headers.get(b"content-length", [])
+        has_body = b"transfer-encoding" in headers or any(size != "0" for size in lengths)
+        self._has_no_body = is_http1 and not has_body
+        # A client that sends Expect waits for permission to send the body.
+        self.has_unread_body = is_http1 and has_body and b"expect" not in headers
         self._is_hearing = False
         self._read_ahead: list[Message] = []
         self._pump: asyncio.Task[None] | None = None
@@ -451,16 +465,6 @@ def client_connection_of(scope: Mapping[str, Any]) -> ClientConnection | None:
     """Return the connection of this request, or None if nothing watches it."""
     found = scope.get(_KEY)
     return found if type(found) is Exchange and found.is_watched else None
-
-
-def _has_no_body(scope: Mapping[str, Any]) -> bool:
-    """Return True if an HTTP/1 request has no body (RFC 9112, 6.3)."""
-    if not str(scope.get("http_version", "")).startswith("1"):
-        return False
-    return not any(
-        name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
-        for name, value in scope["headers"]
-    )
 
 
 def _is_too_long(headers: Mapping[bytes, list[str]]) -> bool:

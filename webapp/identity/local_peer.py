@@ -26,7 +26,7 @@ from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from sys import byteorder
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from webapp.http.address import PublicAddress, plain_ip
 from webapp.http.exchange import PEER_KEY, PROXIED_KEY, Facts, facts_of
@@ -59,12 +59,14 @@ class Peer:
     """The owner of a connection.
 
     `is_gone` is True if the connection ended before the owner was known. `connection` is the
-    connection that was checked, if it was a socket.
+    connection that was checked, if it was a socket. `judged` is the last decision of LocalPeers
+    about this connection, and what the decision depends on.
     """
 
     uid: int | None
     is_gone: bool = False
     connection: PeerConnection | None = field(default=None, compare=False)
+    judged: list[object] = field(default_factory=list[object], compare=False, repr=False)
 
 
 def uid_of_peer(connection: PeerConnection) -> int | None:
@@ -166,7 +168,19 @@ class LocalPeers:
         return None
 
     def _why_not_own_user(self, scope: Mapping[str, Any]) -> str | None:
-        """Return a sentence that says why the connection is not our own user's, or None."""
+        """Return a sentence that says why the connection is not our own user's, or None.
+
+        The later requests of a connection use the decision about its first request.
+        """
+        peer = scope.get(PEER_KEY)
+        if not isinstance(peer, Peer):
+            return self._why_not_peer(scope, peer)
+        about = [self, *(tuple(scope.get(end) or ()) for end in ("client", "server"))]
+        if peer.judged[1:] != about:
+            peer.judged[:] = [self._why_not_peer(scope, peer), *about]
+        return cast("str | None", peer.judged[0])
+
+    def _why_not_peer(self, scope: Mapping[str, Any], peer: object) -> str | None:
         connection = _connection_of(scope)
         if connection is None:
             return "The connection has no IP addresses, as with a Unix socket or a test client."
@@ -174,7 +188,6 @@ class LocalPeers:
             return "The request comes from another machine."
         if self._uid == _NOBODY:
             return "This server runs as the user `nobody`, which other programs can also run as."
-        peer = scope.get(PEER_KEY)
         if not isinstance(peer, Peer):
             return (
                 "The ASGI server does not report which user opened the connection. Start the "

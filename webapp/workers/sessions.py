@@ -27,7 +27,6 @@ from flows.errors import StoreUnavailable
 from webapp.http.exchange import (
     ASGIApp,
     Exchange,
-    Facts,
     Receive,
     Scope,
     Send,
@@ -149,13 +148,11 @@ class RoutedSessions:
         """Call the application, adding the worker's name to session ids and removing it."""
         exchange = exchange_of(scope, receive, send)
         exchange.suffix = SESSION_HEADER, self._suffix
-        if SESSION_HEADER in exchange.facts.headers:
-            headers = [
-                (name, value.removesuffix(self._suffix) if name == SESSION_HEADER else value)
-                for name, value in scope["headers"]
-            ]
-            scope = {**scope, "headers": headers}
-            exchange.facts = Facts(scope)
+        exchange.facts = facts = facts_of(scope)
+        ids = facts.headers.get(SESSION_HEADER, [])
+        if len(ids) == 1:  # a request with several ids is refused later
+            id = ids[0].removesuffix(self._suffix.decode())
+            scope = facts.replaced(scope, SESSION_HEADER, id)
         await self._app(scope, receive, exchange.send)
 
 

@@ -265,6 +265,8 @@ async def test_repeated_request_after_payment_returns_paid_question(
     assert (await shop.post(first["id"], "taken")).status_code == 200
     repeated = (await shop.ask(PAYMENT, name="order 8")).json()
     assert (repeated["id"], repeated["taken_at"] is not None) == (first["id"], True)
+    other = await shop.ask({**PAYMENT, "amount": "90.00"}, name="order 8")
+    assert (other.status_code, other.json()["code"]) == (409, "IDEMPOTENCY_KEY_REUSED")
 
 
 async def test_programs_ask_separately_and_keys_of_same_program_share_questions(

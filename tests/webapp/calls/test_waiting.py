@@ -63,7 +63,7 @@ async def test_completion_claims_outcome_for_waiting_request_in_same_write(here:
     assert after.version == before.version + 1
     assert after.take is not None
     assert after.take.leg == call.request_id
-    assert call.has_claimed, "the waiting request has claimed the outcome before its body continues"
+    assert call.used.has_claimed, "the waiting request claims the outcome before its body continues"
     with pytest.raises(NotPossible):
         await here.elicitations.claim(after.id, run="r", request_id="another")
     await soon(waiting)
@@ -175,7 +175,7 @@ async def test_claim_for_waiter_which_left_is_released(clock: Clock) -> None:
         waiting.cancel()
         await settled_loop()
         await call.finish()
-        assert not call.has_claimed
+        assert not call.used.has_claimed
         store.gate.set()
         assert await soon(completing) is Completion.ACCEPTED
         store.gate = None

@@ -254,7 +254,7 @@ class Table:
         """Cancel a call as its client would, unless the body has claimed an answer."""
         await self.schedule.turn()
         name = next(name for name in self.tasks if name.startswith(("call", "request")))
-        if not self.calls[name].has_claimed:
+        if not self.calls[name].used.has_claimed:
             self.tasks[name].cancel()
 
     async def abort(self) -> None:

@@ -1,10 +1,13 @@
 """Facts of a request are reused only for that request. Bodies are read before a refusal."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.support.work import steps_of
+from webapp.http.browser import cookies_of
 from webapp.http.exchange import (
     PEER_KEY,
     PROXIED_KEY,
@@ -123,6 +126,42 @@ def test_is_local_is_decided_separately_for_each_server() -> None:
     assert LocalPeers(uid=1000, public_url=URL).is_local(scope)
     assert not LocalPeers(uid=1001, public_url=URL).is_local(scope)
     assert not LocalPeers(uid=1000, public_url="http://127.0.0.1:9000").is_local(scope)
+
+
+def test_connection_is_judged_once_and_again_if_its_address_changed() -> None:
+    peer = Peer(uid=1000)
+    first, later, elsewhere = request(), request(), request(client=("203.0.113.7", 50000))
+    local, another_users = (LocalPeers(uid=uid, public_url=URL) for uid in (1000, 1001))
+    for scope in (first, later, elsewhere):
+        scope[PEER_KEY] = peer
+    local.is_local(request())  # fills the caches that all connections share
+    of_first = steps_of(lambda: local.is_local(first))
+    assert steps_of(lambda: local.is_local(later)) < of_first
+    for _ in range(2):
+        assert local.is_local(first)
+        assert not local.is_local(elsewhere)
+        assert local.is_local(later)
+        assert not another_users.is_local(later)
+
+
+def test_facts_follow_a_header_that_a_layer_replaced() -> None:
+    scope = request()
+    facts = begun(scope).facts
+    changed = facts.replaced(scope, b"host", "localhost:8765")
+    assert facts_of(changed) is facts
+    assert facts_of(changed).headers[b"host"] == ["localhost:8765"]
+    assert changed["headers"][0] == (b"host", b"localhost:8765")
+    assert facts_of(scope).headers[b"host"] == ["127.0.0.1:8765"]
+
+
+def test_cookies_of_a_request_are_read_once() -> None:
+    scope = request(headers=[(b"cookie", b"a=1; b=2")])
+    begun(scope)
+    found = cookies_of(SimpleNamespace(scope=scope))
+    assert found == {"a": "1", "b": "2"}
+    assert cookies_of(SimpleNamespace(scope=scope)) is found
+    changed = {**scope, "headers": [(b"cookie", b"a=3")]}
+    assert cookies_of(SimpleNamespace(scope=changed)) == {"a": "3"}
 
 
 async def test_response_headers_contain_every_change_of_the_exchange() -> None:

@@ -281,7 +281,7 @@ async def test_approval_is_reused_without_question_after_crash_and_lease(
         clock.tick(seconds=31)
         again = call_of(after, arguments=FIVE, run_id=call.run.value.id)
         await passes(again)
-        assert again.has_claimed
+        assert again.used.has_claimed
         assert len(await after.elicitations.store.list("elicitation")) == 1
         await again.finish(lambda: json.dumps({}))
 
