@@ -229,7 +229,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """End the fork server. Fail the run if a test was skipped and all must run."""
-    from tests.support.forking import FORKS  # as above
+    from tests.support.forking import FORKS  # after pytest has loaded the plugin
 
     FORKS.close()
     is_required = os.environ.get("REQUIRE_ALL_TESTS") == "1"

@@ -266,7 +266,7 @@ async def test_invalid_form_answer_does_not_reach_tool(server, revision):
         {},
     ]
     async with caller_of(server, revision, declares=FORM, fills=fills) as (env, caller):
-        for number, fill in enumerate(fills):  # each is another question
+        for number, fill in enumerate(fills):  # each number makes a new question
             result = await caller.result("transfer", number=number)
             assert result.is_error, fill
             assert result.meta

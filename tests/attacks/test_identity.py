@@ -141,7 +141,7 @@ async def test_forwarded_link_is_refused_for_another_signed_in_person():
 async def test_forwarded_link_offers_only_sign_in_to_unknown_person():
     here = await world(IdentityRules(issuers={ISSUER: ("sub",)}))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
-    # Also for this machine's own user, who is identified by the connection.
+    # The first case is this machine's own user, who is identified by the connection.
     ways: list[dict[str, Any]]
     ways = [{}, {"client": ELSEWHERE}, {"uid": ANOTHER_UID}, {"via": "1.1 relay"}]
     for changes in ways:
@@ -185,7 +185,7 @@ async def test_caller_with_token_is_refused_where_sign_in_is_not_configured():
     with pytest.raises(NotAllowed, match="ELICIT_ISSUER") as refused:
         caller.must_be_answerable("url")
     assert "ELICIT_BIND=code" in str(refused.value)
-    # A link from before the setting was removed opens for no one either.
+    # A link created before the setting was removed opens for nobody, either.
     for client in (None, ELSEWHERE):
         assert await here.access(asked_by(caller), client=client) is Access.HERE_ONLY
 

@@ -129,7 +129,7 @@ class Driven:
     async def find(self, xpath: str) -> str:
         """Return the id of the first such element, as soon as a page has one.
 
-        This does not use the driver's own wait: in WebKit it never returns if another page loads.
+        The driver's own wait is not used: in WebKit, that wait never returns if another page loads.
         """
         async with asyncio.timeout(PATIENCE):
             while True:
