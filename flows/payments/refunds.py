@@ -111,7 +111,7 @@ def begin_part(payment: Payment, now: datetime, request: RefundRequest, *, up_to
         raise UnderWay(payment)
     if up_to > (total := refundable(payment)):
         raise NoRefunds(
-            f"A bank claims {claimed_price(payment)} of this payment, so at most "
+            f"A bank disputes {claimed_price(payment)} of this payment, so at most "
             f"{Money.from_minor_units(total, payment.currency)} can be refunded."
         )
     until = now + ASKING_AT_MOST

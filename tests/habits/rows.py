@@ -340,7 +340,7 @@ KNOWN: Mapping[str, Known] = {
         result="the person is warned before the token ends, and then asked again",
         test="test_account_without_refresh_token_is_warned_of_and_lapses",
     ),
-    "a refresh token dies of disuse": Known(
+    "an unused refresh token ends": Known(
         at=("atlassian", "google", "xero"),
         declares="refresh_unused_days = 60",
         result="the server refreshes the account in time",

@@ -203,8 +203,8 @@ class Approvers:
             if is_elsewhere or not table.is_among(known_by):
                 method = caller.issuer if is_elsewhere else known_by.value
                 raise NotConfigured(
-                    f"people in [approvers.{table.name}] of elicit.toml who are known by the same "
-                    f"method as the asker ({method})",
+                    f"people in [approvers.{table.name}] of elicit.toml who are identified by the "
+                    f"same method as the asker ({method})",
                     how="Approver and asker must be identified by the same method, or they may be "
                     f"one person. Add such people to [approvers.{table.name}] in {self._config}, "
                     "or set ELICIT_APPROVERS_ASKER=may.",

@@ -206,7 +206,7 @@ class Decisions(QuestionKind):
             raise NotAllowed("Too few people could approve this request without you.")
         if tag is None:
             raise NotAllowed(
-                "This is not another person who could decide the request. Choose a person who is "
+                "The request cannot be handed to this person. Choose a person who is "
                 f"listed in [approvers.{waiting.approver}], and not the person who asked."
             )
 
