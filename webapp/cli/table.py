@@ -21,6 +21,10 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
 
 from webapp.command import CommandRefused
 from webapp.operations.rows import CANDIDATES_NAMED, FORMER_FIELDS, text_of
@@ -117,12 +121,6 @@ def lines_of(
     body = [[_cell(name, row[name], short, since) for name in table.columns] for row in rows]
     heads = [_head(name) for name in table.columns]
     times = {name for row in rows for name in row if isinstance(row[name], datetime)}
-    # Imported here, because importing rich takes longer than all of `elicit --help`.
-    from rich.cells import cell_len  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table as Grid  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
     grid = Grid.grid(padding=(0, len(_GAP), 0, 0))
     for name, column in zip(table.columns, zip(heads, *body, strict=True), strict=True):
         widest = max(map(cell_len, column))
