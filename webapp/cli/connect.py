@@ -103,8 +103,10 @@ async def connect_by_code(service: Service, asked: Elicitation, terminal: Termin
         terminal.say(_nothing_stored(client))
         return False
     before, who = await service.elicitations.get(asked.id) or asked, plain(grant.person.label)
-    token, client_auth = code.token, code.client_auth
-    if not await accounts.code_exchange.finish(asked, grant, token=token, client_auth=client_auth):
+    is_connected = await accounts.code_exchange.finish(
+        asked, terms, grant, token=code.token, client_auth=code.client_auth
+    )
+    if not is_connected:
         wrong = why_not(terms, grant.person, shows=plain)
         terminal.say(f"{wrong}. {_nothing_stored(client)}")
         return False
