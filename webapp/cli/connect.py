@@ -33,7 +33,7 @@ from webapp.command import CommandRefused, connected, quieten, settings_for, und
 from webapp.connecting import utc_now
 from webapp.oauth.clients import is_at_sandbox
 from webapp.oauth.code_exchange import why_not
-from webapp.printing import printed, tell
+from webapp.printing import print_text, printed
 from webapp.records.ids import tail_of
 from webapp.service import Service
 from webapp.settings.settings import DEFAULT_PORT, Settings
@@ -322,7 +322,7 @@ async def list_waiting(service: Service, *, provider: str | None) -> Table[Waiti
 
 
 async def _connect(settings: Settings, provider: str | None) -> int:
-    terminal = Terminal(say=tell, choose=_choose, is_right=_is_right, pause=_pause)
+    terminal = Terminal(say=print_text, choose=_choose, is_right=_is_right, pause=_pause)
     try:
         async with connected(settings) as service:
             waiting = await open_questions(service, provider=provider)
@@ -357,7 +357,7 @@ async def _is_right(question: str) -> bool:
 
 async def _line(prompt: str) -> str:
     """Return the line that the person types, or "" at the end of the input."""
-    tell(prompt, end="")
+    print_text(prompt, end="")
     line: str = await asyncio.to_thread(sys.stdin.readline)
     return line.strip()
 

@@ -44,7 +44,7 @@ from webapp.calls.unasked import all_were_asked, must_have_asked_blocking
 from webapp.client.answers import ServersReach, answer_of, processing
 from webapp.client.requests import PATIENCE, WAIT_SECONDS, Requests, ServerRefused, body_of
 from webapp.deadline import Deadline
-from webapp.printing import tell
+from webapp.printing import print_text
 
 T = TypeVar("T")
 NAME_CHARACTERS: Final = 255
@@ -466,9 +466,11 @@ def _is_plain(word: str) -> bool:
 
 
 def _print(link: ShownLink) -> None:
-    tell(f"{link.message}\n{link.url}", links=[link.url])
+    print_text(f"{link.message}\n{link.url}", links=[link.url])
     if link.needs_code:
-        tell("The page shows a code. Pass Elicit a show= that asks for the code and confirms it.")
+        print_text(
+            "The page shows a code. Pass Elicit a show= that asks for the code and confirms it."
+        )
 
 
 def _served_only(why: str) -> NoReturn:

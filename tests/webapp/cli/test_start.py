@@ -101,7 +101,7 @@ async def test_unencodable_output_characters_do_not_fail_a_command(tmp_path: Pat
         "new",
         home=tmp_path,
         before="import webapp.printing as p; sys.stdout.reconfigure(encoding='ascii'); "
-        "p.tell('caf\\u00e9\\u2026')",
+        "p.print_text('caf\\u00e9\\u2026')",
     )
     assert result.stdout.startswith("caf??\n")
 
