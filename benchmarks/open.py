@@ -79,7 +79,7 @@ class Filled(Observer):
     def now(self) -> datetime:
         return utc_now() + self.ahead
 
-    def wrote(self, values: Sequence[object]) -> None:
+    def after_write(self, values: Sequence[object]) -> None:
         for value in values:
             if isinstance(value, Elicitation) and value.status is Status.EXPIRED:
                 self.left -= value.due_at is not None  # `due_at`: count each expiry only once

@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from flows.elicitation.shown_link import ShownLink
     from webapp.app import create_app
-    from webapp.calls.shown_link import ShownLink
     from webapp.connecting import connect
     from webapp.coroutines import asking, completing
     from webapp.identity.accepting import Accepted
@@ -32,7 +32,7 @@ __all__ = [
 ]
 _MODULES = {
     "Accepted": "webapp.identity.accepting",
-    "ShownLink": "webapp.calls.shown_link",
+    "ShownLink": "flows.elicitation.shown_link",
     "Store": "webapp.stores",
     "add_pages": "webapp.serving.running",
     "asking": "webapp.coroutines",

@@ -70,12 +70,12 @@ class Collector:
         self._stepped_back_at = 0.0
         self._metrics = service.elicitations.telemetry.metrics
         if self._metrics is not None:
-            self._metrics.follow = self.wrote
+            self._metrics.follow = self.after_write
             service.elicitations.subscribers.append(self._on_change)
             service.elicitations.subscribed_kinds.add(KINDS[Elicitation])
             service.elicitations.on_gap.append(self.has_missed.set)
 
-    def wrote(self, values: Sequence[object]) -> None:
+    def after_write(self, values: Sequence[object]) -> None:
         """Apply writes of this process."""
         for value in values:
             if isinstance(value, Elicitation | Payment | UnresolvedPayment):

@@ -13,7 +13,7 @@ from flows.errors import ElicitError, StoreUnavailable, Unreadable
 from webapp.connecting import connect, utc_now
 from webapp.logs.events import TOOL_LOGGERS, mask_tool_logs, show_events
 from webapp.logs.lines import LogSettings, take_over
-from webapp.printing import tell
+from webapp.printing import print_text
 from webapp.service import Service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.settings import (
@@ -40,9 +40,9 @@ class CommandRefused(Exception):
         self.sentences = sentences
         self.status = status
 
-    def tell(self) -> int:
+    def print_sentences(self) -> int:
         for sentence in self.sentences:
-            tell(f"elicit: {sentence}", out=sys.stderr)
+            print_text(f"elicit: {sentence}", out=sys.stderr)
         return self.status
 
 
@@ -163,7 +163,7 @@ async def warn_if_fenced(store: Store) -> None:
     if (why := await _fence_of(store)) is not None:
         if is_half(why):
             raise CommandRefused(why)
-        tell(f"elicit: {why}", out=sys.stderr)
+        print_text(f"elicit: {why}", out=sys.stderr)
 
 
 async def _fence_of(store: Store) -> str | None:

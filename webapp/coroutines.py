@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar, cast
 
 from flows import question as questions
 from flows.elicitation.misuse import must_take
+from flows.elicitation.shown_link import Show, ShownLink
 from flows.elicitation.states import Elicitation
 from flows.elicitation.tool_call import APPLICATION, ToolCall
 from flows.errors import (
@@ -33,7 +34,6 @@ from flows.errors import (
 )
 from webapp.calls.call import Call, Presenter
 from webapp.calls.presenter import PresentedQuestion
-from webapp.calls.shown_link import Show, ShownLink
 from webapp.calls.unasked import all_were_asked
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.waiters import Waiter

@@ -36,7 +36,7 @@ def printed(text: str, *, keeps_lines: bool = False) -> str:
     return "".join(_sign(sign, keeps_lines=keeps_lines) for sign in text)
 
 
-def tell(
+def print_text(
     text: str, *, out: TextIO | None = None, end: str = "\n", links: Sequence[str] = ()
 ) -> None:
     """Print text from any source, by default to standard output.

@@ -67,33 +67,24 @@ class Gateways:
 
     def __init__(self, sellers: Mapping[str, MerchantAccount]) -> None:
         self._gateways = {name: gateway_of(seller) for name, seller in sellers.items()}
-        # Computed once, because isinstance checks of protocols are slow.
-        self.signers: dict[str, Signs] = {
-            name: one for name, one in self._gateways.items() if isinstance(one, Signs)
-        }
+        self.signers: dict[str, Signs] = self._all_that(Signs)
         self.signing: dict[str, Signs] = {
             name: one for name, one in self.signers.items() if one.webhook_secrets
         }
-        self.unsigned: dict[str, NoticesOnly] = {
-            name: one for name, one in self._gateways.items() if isinstance(one, NoticesOnly)
-        }
-        self.examinable: dict[str, Examinable] = {
-            name: one for name, one in self._gateways.items() if isinstance(one, Examinable)
-        }
-        self.refund_reporters: dict[str, ReportsRefunds] = {
-            name: one for name, one in self._gateways.items() if isinstance(one, ReportsRefunds)
-        }
-        self.dispute_reporters: dict[str, ReportsDisputes] = {
-            name: one for name, one in self._gateways.items() if isinstance(one, ReportsDisputes)
-        }
-        self.listing: dict[str, Lists] = {
-            name: one for name, one in self._gateways.items() if isinstance(one, Lists)
-        }
+        self.unsigned: dict[str, NoticesOnly] = self._all_that(NoticesOnly)
+        self.examinable: dict[str, Examinable] = self._all_that(Examinable)
+        self.refund_reporters: dict[str, ReportsRefunds] = self._all_that(ReportsRefunds)
+        self.dispute_reporters: dict[str, ReportsDisputes] = self._all_that(ReportsDisputes)
+        self.listing: dict[str, Lists] = self._all_that(Lists)
         self.refundable: frozenset[str] = frozenset(
             name
             for name, one in self._gateways.items()
             if not isinstance(one, DeclaredGateway) or one.seller.declaration.refund is not None
         )
+
+    def _all_that(self, protocol: type) -> dict[str, Any]:
+        """Return the gateways that implement a protocol. Call it once: isinstance is slow here."""
+        return {name: one for name, one in self._gateways.items() if isinstance(one, protocol)}
 
     @property
     def names(self) -> Collection[str]:

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 
 from flows import AlreadyDone, elicit
+from flows.elicitation.shown_link import ShownLink
 from flows.elicitation.states import Json
 from tests.crash.server import Orders, die
-from webapp.calls.shown_link import ShownLink
 from webapp.client import Elicit
 
 

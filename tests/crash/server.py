@@ -40,7 +40,7 @@ from webapp.service import Service
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import ListedClient
 from webapp.settings.settings import Settings
-from webapp.stores import Look, Record, Store, open_store
+from webapp.stores import Record, Store, WatchHint, open_store
 from webapp.stores.store import Fences
 
 _ORDERS = list["Orders"]()  # of this process
@@ -338,7 +338,7 @@ class DyingStore:
     async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
         return await self._inner.due(now, hold=hold, limit=limit)
 
-    def watch(self) -> AsyncIterator[Record | Look | None]:
+    def watch(self) -> AsyncIterator[Record | WatchHint | None]:
         return self._inner.watch()
 
     async def erase(

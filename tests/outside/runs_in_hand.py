@@ -12,6 +12,7 @@ from urllib.parse import urljoin
 import httpx
 
 from flows import Money, elicit
+from flows.elicitation.shown_link import ShownLink
 from tests.crash.account_env import REFUNDS, AccountEnv, Customer, open_market
 from tests.crash.server import settings_of
 from tests.crash.shop_env import ProcessPool, no_certificates, open_process_pool
@@ -19,7 +20,6 @@ from tests.outside.by_command import output_of
 from tests.outside.sales import STORE_KINDS
 from tests.support.shared_stores import STORES
 from tests.support.ways import with_stores
-from webapp.calls.shown_link import ShownLink
 from webapp.client import Elicit, ServerRefused
 from webapp.connecting import connect
 from webapp.demo.walker import Page

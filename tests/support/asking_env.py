@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import httpx
 from starlette.requests import Request
 
+from flows.elicitation.shown_link import ShownLink
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Provider
 from tests.support.clock import Clock
@@ -20,7 +21,6 @@ from tests.support.mcp_server import TLS, Person, eventually, new_browser, servi
 from tests.support.oauth_env import Gate, ground
 from tests.support.serving import serving
 from webapp.app import open_app
-from webapp.calls.shown_link import ShownLink
 from webapp.coroutines import asking
 from webapp.http.exchange import ASGIApp
 from webapp.identity.users import Users, Who

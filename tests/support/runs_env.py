@@ -16,7 +16,7 @@ from webapp.client import Elicit
 from webapp.identity.api_keys import KeyScope
 
 if TYPE_CHECKING:
-    from webapp.calls.shown_link import ShownLink
+    from flows.elicitation.shown_link import ShownLink
 
 T = TypeVar("T")
 NINE = Money("9.00", "EUR")

@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from flows import elicit
 from flows.crypto.tokens import Ring
+from flows.elicitation.shown_link import ShownLink
 from flows.providers import github
 from tests.support import event_env
 from tests.support.issuer import issuing
@@ -23,7 +24,6 @@ from tests.support.mcp_server import Page, eventually
 from tests.support.service_env import asked
 from tests.support.serving import transport_to
 from webapp.app import App, NotRunning, create_app, open_app
-from webapp.calls.shown_link import ShownLink
 from webapp.coroutines import asking
 from webapp.http.exchange import Message
 from webapp.service import Service

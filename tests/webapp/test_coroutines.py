@@ -19,6 +19,7 @@ from flows import (
     NotConfigured,
     elicit,
 )
+from flows.elicitation.shown_link import ShownLink
 from flows.errors import StoreUnavailable
 from flows.oauth.account import Account
 from flows.providers import github
@@ -27,7 +28,6 @@ from tests.support.living import living
 from tests.support.mcp_server import RING, eventually, soon
 from tests.support.shop_env import FrailStore
 from webapp import create_app
-from webapp.calls.shown_link import ShownLink
 from webapp.coroutines import asking, completing
 from webapp.settings.settings import Settings
 

@@ -10,7 +10,7 @@ from tests.support.mcp_server import LEGACY, new_server, server_env
 from webapp.cli.connect import plain
 from webapp.command import CommandRefused
 from webapp.demo.client import Demo
-from webapp.printing import TRACE, makes_links, printed, tell
+from webapp.printing import TRACE, makes_links, print_text, printed
 
 TRICKS = "\x1b]0;title\x07\x1b[2J\x1b]52;c;ZWNobw==\x07\r\x9b31m\u202e\u2066"
 OBEYED = set(TRICKS) - set("]0;title[2J52cZWNobw==31m")
@@ -57,7 +57,7 @@ def test_address_is_hyperlink_only_on_supporting_terminals(
     assert makes_links(environment) == is_link
     terminal, pipe = Terminal(), io.StringIO()
     for out in (terminal, pipe):
-        tell(f"Open {LINK}", out=out, links=[LINK])
+        print_text(f"Open {LINK}", out=out, links=[LINK])
     assert pipe.getvalue() == f"Open {LINK}\n"
     linked = f"\x1b]8;;{LINK}\x1b\\http://127.0.0.1:8765/e/…\x1b]8;;\x1b\\"
     assert terminal.getvalue() == (f"Open {linked}\n" if is_link else pipe.getvalue())
@@ -68,15 +68,15 @@ def test_address_with_control_characters_is_not_made_link(monkeypatch: pytest.Mo
     monkeypatch.delenv("NO_COLOR", raising=False)
     for address in (f"http://127.0.0.1/{TRICKS}", "http://127.0.0.1/a b", "http://127.0.0.1/é"):
         terminal = Terminal()
-        tell(address, out=terminal, links=[address])
+        print_text(address, out=terminal, links=[address])
         assert not OBEYED & set(terminal.getvalue())
 
 
 def test_every_printed_text_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     # finding: S4
     out = io.StringIO()
-    tell(TRICKS, out=out)
-    CommandRefused(TRICKS).tell()
+    print_text(TRICKS, out=out)
+    CommandRefused(TRICKS).print_sentences()
     assert not OBEYED & set(out.getvalue() + capsys.readouterr().err)
 
 

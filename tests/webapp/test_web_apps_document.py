@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from flows.elicitation.shown_link import ShownLink
 from tests.support.clock import NOON
 from tests.support.mcp_server import soon
 from tests.support.settings import SECRET
-from webapp.calls.shown_link import ShownLink
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "asgi.md").read_text("utf-8")
 PAGE = PAGE.partition("\n## Web applications without MCP\n")[2]

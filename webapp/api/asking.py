@@ -74,7 +74,7 @@ class RunPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownAnswer:
     """An answer that was already available; `content` is the argument of `Question.answer`."""
 
     question: Question[Any]
@@ -106,7 +106,7 @@ async def ask(
     user: str | None,
     name: str | None,
     place: RunPlace | None = None,
-) -> Elicitation | Known:
+) -> Elicitation | KnownAnswer:
     """Ask the question. Return the stored elicitation, or an answer that is already known.
 
     `name` is the Idempotency-Key.
@@ -144,7 +144,7 @@ async def ask(
         raise NoSuchQuestion
     if outcome.error is not None:
         raise outcome.error
-    return Known(question=question, content=verbs.last_known)
+    return KnownAnswer(question=question, content=verbs.last_known)
 
 
 async def mark_used(service: Service, requester: Requester, current: Elicitation) -> Elicitation:

@@ -24,7 +24,7 @@ from flows.elicitation.traits import ApprovedByKey, traits_of
 from flows.errors import ElicitError, InvalidQuestion, NotAllowed, NotPossible
 from webapp.api.access import Requester, must_still_count, requester_of, requires
 from webapp.api.asking import (
-    Known,
+    KnownAnswer,
     RunPlace,
     ask,
     check_payment,
@@ -83,7 +83,7 @@ async def new_question(
     asked = await ask(
         service, requester, question, user=data.user, name=idempotency_key, place=place
     )
-    if isinstance(asked, Known):
+    if isinstance(asked, KnownAnswer):
         return await to_known_question_state(service, asked)
     return await to_question_state(service, requester, asked)
 

@@ -19,7 +19,7 @@ from flows.payments.claims import claimed_of, stage_of
 from flows.payments.receipt import Payment
 from flows.requests import AccountRequest
 from webapp.api.access import Requester
-from webapp.api.asking import Known, teams_for
+from webapp.api.asking import KnownAnswer, teams_for
 from webapp.api.representations import AccountData, PaymentData, QuestionState
 from webapp.kinds.page_kind import arguments_in, terms_in
 from webapp.records.ids import owner_of
@@ -91,7 +91,7 @@ async def _successor(service: Service, current: Elicitation) -> str | None:
     return None if held is None or held.id == current.id else held.id
 
 
-async def to_known_question_state(service: Service, known: Known) -> QuestionState:
+async def to_known_question_state(service: Service, known: KnownAnswer) -> QuestionState:
     """Return the state for an answer that was already known, without a stored question."""
     kind, content = known.question.request.kind, known.content
     status = Status.ACCEPTED.value

@@ -87,7 +87,7 @@ class Endings:
                     found.append(await self._ended(row, run, values))
         return found
 
-    def wrote(self, rows: Sequence[Value]) -> None:
+    def after_write(self, rows: Sequence[Value]) -> None:
         """Start the callbacks that have just become due, if this process serves their server."""
         for row in rows:
             if isinstance(row, EndingCallback) and row.status == "due" and self._can_run(row):

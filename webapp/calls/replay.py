@@ -380,6 +380,7 @@ _EFFECTS: Final = {
     "socket.connect": "connects to the network",
     "socket.sendto": "sends to the network",
 }
+_EFFECTS_ON_FILES: Final = frozenset({"open", "os.remove", "os.rename", "os.mkdir"})
 
 
 def _on_audit_event(event: str, args: tuple[Any, ...]) -> None:
@@ -388,14 +389,24 @@ def _on_audit_event(event: str, args: tuple[Any, ...]) -> None:
     current = _watched.get()
     if current is None:
         return
+    if event in _EFFECTS_ON_FILES and _is_bytecode(args[0]):
+        return
     if event != "open":
         current.did(_EFFECTS[event])
     elif _is_written(*args):
         current.did(f"writes {PurePath(os.fsdecode(args[0])).name}")
 
 
+def _is_bytecode(path: object) -> bool:
+    """Return True for a file or folder in which Python itself caches an imported module."""
+    if not isinstance(path, str | bytes):
+        return False
+    name, prefix = os.fsdecode(path), sys.pycache_prefix
+    return "__pycache__" in name or (prefix is not None and name.startswith(prefix))
+
+
 def _is_written(path: object, mode: object, flags: object) -> bool:
-    if not isinstance(path, str | bytes) or "__pycache__" in os.fsdecode(path):
+    if not isinstance(path, str | bytes):
         return False
     is_mode = isinstance(mode, str) and not set("wax+").isdisjoint(mode)
     return is_mode or (mode is None and isinstance(flags, int) and bool(flags & _WRITING))

@@ -13,7 +13,7 @@ from webapp.cli.arguments import commands_of
 from webapp.cli.operator import does
 from webapp.command import CommandRefused
 from webapp.oauth.importing import Import
-from webapp.printing import tell
+from webapp.printing import print_text
 from webapp.service import Service
 
 SHOWN_AT_MOST = 50  # refused lines
@@ -60,7 +60,7 @@ async def import_accounts(
     summary = f"{'Dry run: ' if dry_run else ''}{', '.join(counted) or 'no account imported'}."
     if not counts["refused"]:
         return [summary]
-    tell(summary)
+    print_text(summary)
     refused = [line for line in done if line.done == "refused"]
     sentences = [f"Line {line.number}: {line.why}" for line in refused[:SHOWN_AT_MOST]]
     if len(refused) > SHOWN_AT_MOST:

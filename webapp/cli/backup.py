@@ -36,7 +36,7 @@ from webapp.command import (
     store_refused,
 )
 from webapp.connecting import utc_now
-from webapp.printing import tell
+from webapp.printing import print_text
 from webapp.records.high_water import MARK, STEP_BACK, restored
 from webapp.records.owners import must_be_opened, note_backup
 from webapp.settings.key_file import KeyFile
@@ -71,15 +71,15 @@ def _run(options: argparse.Namespace) -> None:
             raise CommandRefused(f"{each} exists already: name another file.")
     try:
         rows = asyncio.run(_back_up(settings, target))
-        tell(f"{target} contains the whole store: {counted(rows, 'record')}.")
+        print_text(f"{target} contains the whole store: {counted(rows, 'record')}.")
         if settings.key_file is None:
-            tell(
+            print_text(
                 "THE SECRET IS NOT IN THE BACKUP. Nobody can open it without the current "
                 "ELICIT_SECRET: store that elsewhere."
             )
         else:
             write_private(key, settings.key_file.path.read_bytes())
-            tell(f"{key} is its key: anybody with both files can open everything. Keep both.")
+            print_text(f"{key} is its key: anybody with both files can open everything. Keep both.")
     except OSError as error:
         raise CommandRefused(f"{target} cannot be created: {error}") from error
 
@@ -136,12 +136,12 @@ def _run_restore(options: argparse.Namespace) -> None:
             _must_be_one_key(key_file, key_path_of(source))
         asyncio.run(_must_open(backup, source, key_file))
         if key_file is None:
-            tell(
+            print_text(
                 "The backup does not contain the secret: the server needs the ELICIT_SECRET from "
                 "the time of the backup."
             )
         elif not (key := key_path_of(source)).exists():
-            tell(f"{key} does not exist: the server uses {key_file.path}.")
+            print_text(f"{key} does not exist: the server uses {key_file.path}.")
         is_key_new = key_file is not None and not key_file.path.exists()
         restore_key = partial(_restore_key, key_file, key_path_of(source))
         if address.startswith(SQLITE):
@@ -158,9 +158,9 @@ def _run_restore(options: argparse.Namespace) -> None:
     except (OSError, WeakSecret, sqlite3.Error) as error:
         raise CommandRefused(f"{source} cannot be restored: {error}") from error
     if key_file is not None and is_key_new:
-        tell(f"{key_file.path} is the key from the time of the backup.")
-    tell(f"The store is restored to its state at {backup.made_at:%Y-%m-%d %H:%M} UTC.")
-    tell(
+        print_text(f"{key_file.path} is the key from the time of the backup.")
+    print_text(f"The store is restored to its state at {backup.made_at:%Y-%m-%d %H:%M} UTC.")
+    print_text(
         "Later payments are missing: once a server runs, it asks the payment providers about them. "
         "docs/how-to/stores.md lists what else to check."
     )
@@ -205,7 +205,7 @@ def _write_to_file(
         draft.replace(store)
         undo.pop_all()
     if aside.exists():
-        tell(f"The previous store is saved as {aside}.")
+        print_text(f"The previous store is saved as {aside}.")
 
 
 async def _write_to_store(
@@ -311,9 +311,11 @@ def _run_vacuum(_: argparse.Namespace) -> None:
     asyncio.run(_vacuum(settings))
     after = _size(settings)
     if before is None or after is None:
-        tell("The space of erased data is free again.")
+        print_text("The space of erased data is free again.")
     else:
-        tell(f"The store's file had {before / _MIB:.1f} MiB, and has {after / _MIB:.1f} MiB now.")
+        print_text(
+            f"The store's file had {before / _MIB:.1f} MiB, and has {after / _MIB:.1f} MiB now."
+        )
 
 
 async def _vacuum(settings: Settings) -> None:

@@ -33,7 +33,7 @@ from webapp.command import CommandRefused, connected, quieten, settings_for, und
 from webapp.connecting import utc_now
 from webapp.oauth.clients import is_at_sandbox
 from webapp.oauth.code_exchange import why_not
-from webapp.printing import printed, tell
+from webapp.printing import print_text, printed
 from webapp.records.ids import tail_of
 from webapp.service import Service
 from webapp.settings.settings import DEFAULT_PORT, Settings
@@ -103,8 +103,10 @@ async def connect_by_code(service: Service, asked: Elicitation, terminal: Termin
         terminal.say(_nothing_stored(client))
         return False
     before, who = await service.elicitations.get(asked.id) or asked, plain(grant.person.label)
-    token, client_auth = code.token, code.client_auth
-    if not await accounts.code_exchange.finish(asked, grant, token=token, client_auth=client_auth):
+    is_connected = await accounts.code_exchange.finish(
+        asked, terms, grant, token=code.token, client_auth=code.client_auth
+    )
+    if not is_connected:
         wrong = why_not(terms, grant.person, shows=plain)
         terminal.say(f"{wrong}. {_nothing_stored(client)}")
         return False
@@ -320,7 +322,7 @@ async def list_waiting(service: Service, *, provider: str | None) -> Table[Waiti
 
 
 async def _connect(settings: Settings, provider: str | None) -> int:
-    terminal = Terminal(say=tell, choose=_choose, is_right=_is_right, pause=_pause)
+    terminal = Terminal(say=print_text, choose=_choose, is_right=_is_right, pause=_pause)
     try:
         async with connected(settings) as service:
             waiting = await open_questions(service, provider=provider)
@@ -355,7 +357,7 @@ async def _is_right(question: str) -> bool:
 
 async def _line(prompt: str) -> str:
     """Return the line that the person types, or "" at the end of the input."""
-    tell(prompt, end="")
+    print_text(prompt, end="")
     line: str = await asyncio.to_thread(sys.stdin.readline)
     return line.strip()
 

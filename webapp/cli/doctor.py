@@ -42,7 +42,7 @@ from webapp.connecting import outbound_of, utc_now
 from webapp.deadline import Clock
 from webapp.http.address import TrustedHost
 from webapp.http.client import Outbound
-from webapp.printing import tell
+from webapp.printing import print_text
 from webapp.records.high_water import HighWater
 from webapp.records.ids import Notification
 from webapp.records.owners import last_backup, must_be_servable, open_owners
@@ -67,12 +67,12 @@ def _run(options: argparse.Namespace) -> int:
     quieten()
     found = asyncio.run(_examine())
     if options.as_json:
-        tell(as_ascii([msgspec.to_builtins(each) for each in found]))
+        print_text(as_ascii([msgspec.to_builtins(each) for each in found]))
     else:
         for each in found:
-            tell(f"{_MARKS[each.standing]}  {each.subject:<12}{each.says}")
+            print_text(f"{_MARKS[each.standing]}  {each.subject:<12}{each.says}")
             if each.fix is not None:
-                tell(f"    {'':<12}do: {each.fix}")
+                print_text(f"    {'':<12}do: {each.fix}")
     return int(any(each.standing == "wrong" for each in found))
 
 

@@ -10,7 +10,7 @@ from webapp.cli.table import Table, find_by_prefix
 from webapp.command import CommandRefused
 from webapp.events.addresses import EventAddress, new_secret
 from webapp.operations.rows import EventRow, event_row
-from webapp.printing import tell
+from webapp.printing import print_text
 from webapp.service import Service
 from webapp.settings.parsers import meant
 
@@ -94,7 +94,7 @@ async def resume_address(service: Service, *, name: str) -> Sequence[str]:
 
 
 def _make_secret(_: argparse.Namespace) -> None:
-    tell(new_secret())
+    print_text(new_secret())
 
 
 def _address(service: Service, name: str) -> EventAddress:

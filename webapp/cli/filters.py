@@ -16,7 +16,7 @@ from webapp.cli.table import R, Table, terminal_width
 from webapp.command import CommandRefused
 from webapp.connecting import utc_now
 from webapp.operations.rows import is_within, matches, moment_of, text_of
-from webapp.printing import tell
+from webapp.printing import print_text
 
 ON_A_TERMINAL: Final = 50
 
@@ -94,7 +94,7 @@ def filtered(table: Table[R], by: Filters, *, of: type[Struct], as_json: bool) -
         limit = ON_A_TERMINAL if terminal_width() is not None and not as_json else 0
     shown = rows[:limit] if limit else rows
     if len(shown) < len(rows):
-        tell(f"{len(shown)} of {len(rows)} are shown: --limit 0 shows all.", out=sys.stderr)
+        print_text(f"{len(shown)} of {len(rows)} are shown: --limit 0 shows all.", out=sys.stderr)
     nothing = "No row matches these filters." if table.rows else table.nothing
     ids = [*table.ids, *(str(getattr(row, "id", "")) for row in table.rows)]
     return replace(table, rows=shown, nothing=nothing, ids=[id for id in ids if id])

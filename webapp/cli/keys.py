@@ -35,7 +35,7 @@ from webapp.command import (
     warn_if_fenced,
 )
 from webapp.connecting import utc_now
-from webapp.printing import tell
+from webapp.printing import print_text
 from webapp.records.owners import count_wrapped, rewrap, was_served
 from webapp.settings.key_file import KeyFile, SecretSetting, new_secret
 from webapp.settings.key_usage import HasMoved, wrapped_in
@@ -326,13 +326,13 @@ async def _must_be_unneeded(keys: Keys, file: KeyFile, found: bytes) -> None:
 
 
 def _new(_: argparse.Namespace) -> None:
-    tell(new_secret().decode())
+    print_text(new_secret().decode())
 
 
 def _run(work: Callable[..., Awaitable[list[str]]], options: argparse.Namespace) -> None:
     given = {name: value for name, value in vars(options).items() if name != "run"}
     for line in asyncio.run(_on_keys(os.environ, partial(work, **given))):
-        tell(line)
+        print_text(line)
 
 
 def _list(options: argparse.Namespace) -> None:

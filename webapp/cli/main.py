@@ -64,9 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int | None = options.run(options)
     except CommandRefused as refusal:
-        return refusal.tell()
+        return refusal.print_sentences()
     except BadPlugin as error:
-        return CommandRefused(str(error)).tell()
+        return CommandRefused(str(error)).print_sentences()
     except KeyboardInterrupt:
         return 130
     return status or 0

@@ -14,7 +14,7 @@ from flows.errors import StoreUnavailable
 from flows.shown import counted
 from webapp.command import CommandRefused, store_refused, until_closed
 from webapp.operations.rows import kind_word
-from webapp.printing import tell
+from webapp.printing import print_text
 from webapp.settings.settings import key_file_of
 from webapp.stores import Store, holds_something, open_store
 from webapp.stores.moving import Moved, NotMoved, move, moved_to, unfence
@@ -94,7 +94,7 @@ async def _move(source: str, target: str) -> None:
         _report_moved(moved, old=old.address, new=new.address)
         await asyncio.to_thread(_report_secret, old.address, new.address)
     password = " (with its password)" if "@" in target else ""
-    tell(
+    print_text(
         f"Set ELICIT_STORE to {new.address}{password} for every server, and restart them. They "
         f"answer 503 until then. To undo the move: elicit move --unfence {old.address}; that store "
         "lacks everything written from now on."
@@ -103,24 +103,24 @@ async def _move(source: str, target: str) -> None:
 
 def _report_moved(moved: Moved, *, old: str, new: str) -> None:
     if moved.was_before:
-        tell(f"{old} was moved before; {new} has {counted(moved.records, 'record')} now.")
+        print_text(f"{old} was moved before; {new} has {counted(moved.records, 'record')} now.")
     else:
-        tell(f"All of {old} is in {new}: {counted(moved.records, 'record')}, each compared.")
+        print_text(f"All of {old} is in {new}: {counted(moved.records, 'record')}, each compared.")
 
 
 def _report_secret(old: str, new: str) -> None:
     """Say which secret the new store needs, and record the store's address in the key file."""
     key_file = key_file_of(os.environ)
     if key_file is None:
-        tell("The secret does not move: the servers need the current ELICIT_SECRET.")
+        print_text("The secret does not move: the servers need the current ELICIT_SECRET.")
     elif not key_file.path.exists() or old not in key_file.stores():
-        tell(
+        print_text(
             f"The secret does not move, and {key_file.path} is not the key file of {old}: the "
             "servers need their current ELICIT_SECRET or key file."
         )
     else:
         key_file.note(new)
-        tell(
+        print_text(
             f"Its key is {key_file.path}, which the new store uses too. A server that can be "
             "reached from other machines needs ELICIT_SECRET: set it to the content of that file."
         )
@@ -134,11 +134,11 @@ async def _describe_move(source: str, target: str) -> None:
             await _check_target(target, store, is_there=is_there)
         kinds = Counter([each.kind async for page in store.scan() for each in page])
         if why := await store.fenced():
-            tell(f"The store is fenced: {why}.")
-    tell(f"{counted(kinds.total(), 'record')} would be moved:")
+            print_text(f"The store is fenced: {why}.")
+    print_text(f"{counted(kinds.total(), 'record')} would be moved:")
     for kind, number in sorted(kinds.items()):
-        tell(f"  {number:>8}  {kind_word(kind)}")
-    tell("Nothing was moved.")
+        print_text(f"  {number:>8}  {kind_word(kind)}")
+    print_text("Nothing was moved.")
 
 
 async def _check_target(target: str, source: Store, *, is_there: bool) -> None:
@@ -156,12 +156,14 @@ async def _unfence(address: str) -> None:
     async with _opened(address, accepts_server=True) as store:
         why = await unfence(store)
     if is_postgres(address):
-        tell("The server at that address can serve the store from now on.")
+        print_text("The server at that address can serve the store from now on.")
     if why is None:
-        tell("There was no fence.")
+        print_text("There was no fence.")
         return
-    tell(f"The fence is removed. It said: {why}.")
-    tell("This store lacks everything written to the other one since. Serve only one of the two.")
+    print_text(f"The fence is removed. It said: {why}.")
+    print_text(
+        "This store lacks everything written to the other one since. Serve only one of the two."
+    )
 
 
 async def _must_hold_something(address: str) -> None:

@@ -30,7 +30,7 @@ from webapp.cli.table import Table, add_json, find_by_prefix, show_facts, show_t
 from webapp.command import CommandRefused, connected, must_exist, quieten, settings_for
 from webapp.connecting import utc_now
 from webapp.identity.operators import link_address
-from webapp.printing import printed, tell
+from webapp.printing import print_text, printed
 from webapp.records.owners import DATA_KEY, pages
 from webapp.service import Service
 from webapp.serving.announcing import pairing_of
@@ -60,8 +60,8 @@ def _print_address(options: argparse.Namespace) -> None:
             f"open {settings.url}/operator"
         )
     tokens = Tokens(settings.ring, origin=settings.url)
-    tell(f"  open     {link_address(tokens, url=settings.url, now=utc_now())}")
-    tell("The address works once, within ten minutes, while the server runs.")
+    print_text(f"  open     {link_address(tokens, url=settings.url, now=utc_now())}")
+    print_text("The address works once, within ten minutes, while the server runs.")
 
 
 def does(
@@ -138,7 +138,7 @@ def _run(
 
 def _say(lines: Sequence[str]) -> None:
     for line in lines:
-        tell(line)
+        print_text(line)
 
 
 def _list(table: Table[Any], *, of: type[Struct], by: Filters, as_json: bool) -> None:
@@ -225,4 +225,4 @@ def _run_pair(options: argparse.Namespace) -> None:
         *pairing_of(settings),
         "The address works once, within ten minutes, while the server runs.",
     ]
-    tell("\n".join(lines))
+    print_text("\n".join(lines))

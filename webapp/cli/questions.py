@@ -18,7 +18,7 @@ from webapp.cli.table import Table, lines_of, show_facts, terminal_width
 from webapp.connecting import utc_now
 from webapp.operations.history import History, show
 from webapp.operations.rows import OWNER_CHARACTERS, QuestionRow, question_row
-from webapp.printing import tell
+from webapp.printing import print_text
 from webapp.records.ids import tail_of
 from webapp.service import Service
 
@@ -73,10 +73,10 @@ def show_history(history: History, *, as_json: bool) -> None:
         return
     show_facts(replace(history, timeline=[]), as_json=False)
     if history.timeline:
-        tell("")
+        print_text("")
     table = Table(rows=history.timeline, columns=_HISTORY_COLUMNS, nothing="")
     for line in lines_of(table, width=terminal_width(), now=utc_now(), is_exact=True):
-        tell(line)
+        print_text(line)
 
 
 # `elicit pending`

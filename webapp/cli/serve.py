@@ -15,7 +15,7 @@ from webapp.cli.plugins import add_plugins, with_plugins
 from webapp.command import CommandRefused, own_command, quieten, settings_for
 from webapp.demo.server import demo_server
 from webapp.http.port import PortUnusable, bind, listen, with_owner
-from webapp.printing import tell
+from webapp.printing import print_text
 from webapp.serving.announcing import announcement
 from webapp.serving.finding import load, place_of
 from webapp.serving.http_server import annex_of, loop_factory, serve_http
@@ -227,7 +227,7 @@ def _serve(
         lines = announcement(settings, server.name, sandbox_url=sandbox_url)
         if name is None:
             lines.append(_how_to_try(settings))
-        ready = partial(tell, "\n".join(lines)) if parent is None else parent.ready(lines)
+        ready = partial(print_text, "\n".join(lines)) if parent is None else parent.ready(lines)
         module = DEMO if name is None else place_of(name)
         runner.run(
             serve_http(
@@ -238,7 +238,7 @@ def _serve(
                 ready=ready,
                 annex=annex,
                 sandbox=sandbox,
-                replays=Replays(lambda call: tell(str(call))) if options.replay else None,
+                replays=Replays(lambda call: print_text(str(call))) if options.replay else None,
             )
         )
     return 0

@@ -14,7 +14,7 @@ from webapp.cli.filters import add_filters, filtered, filters_in
 from webapp.cli.table import Table, add_json, show_facts, show_table
 from webapp.command import CommandRefused
 from webapp.connecting import utc_now
-from webapp.printing import printed, tell
+from webapp.printing import print_text, printed
 from webapp.settings.settings import TABLE, unknown_names
 
 COLUMNS = ("name", "is_set", "default", "says")
@@ -59,11 +59,11 @@ def _run(options: argparse.Namespace) -> int:
         show_table(table, as_json=options.as_json, now=utc_now())
     else:
         for number, row in enumerate(rows):
-            tell("\n" * (number > 0), end="")
+            print_text("\n" * (number > 0), end="")
             show_facts(row, as_json=False)
     unknown = unknown_names(os.environ)
     for sentence in unknown:
-        tell(f"elicit: {sentence}", out=sys.stderr)
+        print_text(f"elicit: {sentence}", out=sys.stderr)
     return 1 if unknown else 0
 
 

@@ -21,10 +21,14 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
 
 from webapp.command import CommandRefused
 from webapp.operations.rows import CANDIDATES_NAMED, FORMER_FIELDS, text_of
-from webapp.printing import printed, tell
+from webapp.printing import print_text, printed
 
 SHORTEST_ID = 8  # most ids begin with an 8-character timestamp
 NARROWEST = 6  # minimum characters of a cell that is cut
@@ -63,32 +67,32 @@ def add_json(parser: argparse.ArgumentParser, *, of: type[Struct], says: str) ->
 def show_table(table: Table[R], *, as_json: bool, now: datetime) -> None:
     """Print the table as columns, as tab-separated fields, or as JSON."""
     if as_json:
-        tell(as_ascii([msgspec.to_builtins(row) for row in table.rows]))
+        print_text(as_ascii([msgspec.to_builtins(row) for row in table.rows]))
         return
     if not table.rows:
-        tell(table.nothing, out=sys.stderr)
+        print_text(table.nothing, out=sys.stderr)
     for line in lines_of(table, width=terminal_width(), now=now):
-        tell(line)
+        print_text(line)
 
 
 def show_facts(row: Struct, *, as_json: bool) -> None:
     """Print the fields of one row: one field a line, and texts with several lines last."""
     if as_json:
-        tell(as_ascii(msgspec.to_builtins(row)))
+        print_text(as_ascii(msgspec.to_builtins(row)))
         return
     values = _values(row)
     inner = {name: value for name, value in values.items() if _is_of_rows(value)}
     facts = _texts_of({name: value for name, value in values.items() if name not in inner})
     padded = max(map(len, facts), default=0)
     for name, text in sorted(facts.items(), key=lambda fact: "\n" in fact[1]):
-        tell(f"\n{text}" if "\n" in text else f"{name:{padded}}  {printed(text)}")
+        print_text(f"\n{text}" if "\n" in text else f"{name:{padded}}  {printed(text)}")
     for name, rows in inner.items():
         for number, each in enumerate(rows, 1):
-            tell(f"\n{name} {number}")
+            print_text(f"\n{name} {number}")
             about = _texts_of(each)
             padded = max(map(len, about), default=0)
             for field, text in about.items():
-                tell(f"  {field:{padded}}  {printed(' '.join(text.split()))}")
+                print_text(f"  {field:{padded}}  {printed(' '.join(text.split()))}")
 
 
 def _texts_of(values: Mapping[str, Any]) -> dict[str, str]:
@@ -117,12 +121,6 @@ def lines_of(
     body = [[_cell(name, row[name], short, since) for name in table.columns] for row in rows]
     heads = [_head(name) for name in table.columns]
     times = {name for row in rows for name in row if isinstance(row[name], datetime)}
-    # Imported here, because importing rich takes longer than all of `elicit --help`.
-    from rich.cells import cell_len  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table as Grid  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
     grid = Grid.grid(padding=(0, len(_GAP), 0, 0))
     for name, column in zip(table.columns, zip(heads, *body, strict=True), strict=True):
         widest = max(map(cell_len, column))

@@ -15,8 +15,9 @@ the run.
 `elicit` has Elicit. `requests` sends HTTP requests and retries them. `answers` builds accounts and
 receipts, which call their providers through the server, so no access token has to leave the server.
 
-The package imports only `flows`, httpx and small modules: no framework, no protocol library and no
-store, which a test checks. From `calls` the package imports only `shown_link` and `unasked`.
+The package imports `flows`, httpx and three small modules of `webapp`, which a test checks.
+`deadline` reads the monotonic clock. `printing` writes the link to the terminal. `calls.unasked`
+lets the event loop start the tasks of questions before it reports the questions as not asked.
 """
 
 from webapp.client.elicit import Elicit

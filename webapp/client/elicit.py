@@ -22,6 +22,7 @@ from flows import question as questions
 from flows.elicitation.ending import refusal
 from flows.elicitation.misuse import Unasked
 from flows.elicitation.once_work import OnceWork
+from flows.elicitation.shown_link import Show, ShownLink
 from flows.elicitation.states import Completion, Json, Status
 from flows.elicitation.tool_call import CallingPerson
 from flows.errors import (
@@ -39,12 +40,11 @@ from flows.payments.receipt import Receipt
 from flows.payments.session import is_paid_otherwise
 from flows.question import Outcome, Question, ReturningRequest, current_body
 from flows.requests import PaymentRequest
-from webapp.calls.shown_link import Show, ShownLink
 from webapp.calls.unasked import all_were_asked, must_have_asked_blocking
 from webapp.client.answers import ServersReach, answer_of, processing
 from webapp.client.requests import PATIENCE, WAIT_SECONDS, Requests, ServerRefused, body_of
 from webapp.deadline import Deadline
-from webapp.printing import tell
+from webapp.printing import print_text
 
 T = TypeVar("T")
 NAME_CHARACTERS: Final = 255
@@ -466,9 +466,11 @@ def _is_plain(word: str) -> bool:
 
 
 def _print(link: ShownLink) -> None:
-    tell(f"{link.message}\n{link.url}", links=[link.url])
+    print_text(f"{link.message}\n{link.url}", links=[link.url])
     if link.needs_code:
-        tell("The page shows a code. Pass Elicit a show= that asks for the code and confirms it.")
+        print_text(
+            "The page shows a code. Pass Elicit a show= that asks for the code and confirms it."
+        )
 
 
 def _served_only(why: str) -> NoReturn:

@@ -46,7 +46,7 @@ from webapp.http.port import is_owned_by_us
 from webapp.identity.local_peer import can_tell_users
 from webapp.identity.sessions import address_of, key_of
 from webapp.mcp.results import PENDING
-from webapp.printing import tell
+from webapp.printing import print_text
 from webapp.records.owners import open_owners
 from webapp.settings.settings import DEFAULT_PORT, DEFAULT_URL
 
@@ -140,7 +140,7 @@ class Demo:
 
         Return True if the result is as expected, and None if the tool still waits for a person.
         """
-        tell(f"Calling {tool} ({'2025-11-25' if mode == 'legacy' else mode}).")
+        print_text(f"Calling {tool} ({'2025-11-25' if mode == 'legacy' else mode}).")
         messages = list[str]()
         tasks = list[asyncio.Task[None]]()
         async with asyncio.TaskGroup() as group:
@@ -152,7 +152,7 @@ class Demo:
                 if not isinstance(params, ElicitRequestURLParams) or not _is_http(params.url):
                     return ElicitResult(action="cancel")
                 messages.append(params.message)
-                tell(f"{params.message}\n\n  {params.url}\n", links=[params.url])
+                print_text(f"{params.message}\n\n  {params.url}\n", links=[params.url])
                 tasks.append(group.create_task(self._see_through(params.url)))
                 if not self.walks or tool not in EXPECTED:
                     await asyncio.sleep(SEEN_AFTER_SECONDS)
@@ -167,11 +167,11 @@ class Demo:
                 task.cancel()
         text = text_of(result)
         if PENDING in (result.meta or {}):  # the client was not sent the link, so the result has it
-            tell(f"The tool waits: {text}\n")
+            print_text(f"The tool waits: {text}\n")
             return False if is_known else None
         if not messages and not result.is_error:
-            tell("The tool asked no question: it has everything that it needs.")
-        tell(f"The tool {'failed' if result.is_error else 'says'}: {text}\n")
+            print_text("The tool asked no question: it has everything that it needs.")
+        print_text(f"The tool {'failed' if result.is_error else 'says'}: {text}\n")
         return not result.is_error and (not is_known or _is_right(tool, text, messages))
 
     def _client(
@@ -200,7 +200,7 @@ class Demo:
                     link,
                     answers=ANSWERS,
                     also=[self.sandbox_url] if self.sandbox_url else [],
-                    say=lambda step: tell(f"  {step}"),
+                    say=lambda step: print_text(f"  {step}"),
                 )
             return
         await asyncio.to_thread(webbrowser.open, link)
@@ -212,7 +212,7 @@ def demonstrate(url: str, asked: DemoCall) -> int:
     url = url.rstrip("/").removesuffix("/mcp")  # accept the MCP endpoint too
     host = urlsplit(url).hostname
     if not _is_http(url) or host is None:
-        tell(f"elicit: --url {url!r} is not an address like {DEFAULT_URL}", out=sys.stderr)
+        print_text(f"elicit: --url {url!r} is not an address like {DEFAULT_URL}", out=sys.stderr)
         return 2
     if is_loopback(host):
         # A system-wide proxy would look for 127.0.0.1 on another machine.
@@ -225,7 +225,7 @@ def demonstrate(url: str, asked: DemoCall) -> int:
         known = [cause for cause in _causes(error) if _sentence(cause, url)]
         if not known:
             raise
-        tell(f"elicit: {_sentence(known[0], url)}", out=sys.stderr)
+        print_text(f"elicit: {_sentence(known[0], url)}", out=sys.stderr)
         return 1
     return 0 if is_right else 1
 
@@ -271,7 +271,7 @@ async def _demonstrate(url: str, asked: DemoCall) -> bool:
         for each, name, is_right in results:
             revision = "2025-11-25" if each == "legacy" else each
             words = "waits" if is_right is None else "right" if is_right else "WRONG"
-            tell(f"{words}  {revision}  {name}")
+            print_text(f"{words}  {revision}  {name}")
     return all(is_right is not False for _, _, is_right in results)
 
 
@@ -317,17 +317,17 @@ def _calls_without_arguments(demo: Demo, tools: Iterable[Tool]) -> dict[str, dic
         )
     if others:
         opening = "These need arguments, or destroy something. Call them with:"
-        tell("\n".join([opening, *others, ""]))
+        print_text("\n".join([opening, *others, ""]))
     return calls
 
 
 async def _pair(browser: httpx.AsyncClient, address: str, *, walks: bool) -> None:
     """Pair the browser with the server, on a machine that cannot distinguish its users."""
-    tell("The server cannot see which user opens the browser. So pair the browser first.\n")
+    print_text("The server cannot see which user opens the browser. So pair the browser first.\n")
     if walks:
-        await walk(browser, address, answers={}, say=lambda step: tell(f"  {step}"))
+        await walk(browser, address, answers={}, say=lambda step: print_text(f"  {step}"))
         return
-    tell(f"  {address}\n", links=[address])
+    print_text(f"  {address}\n", links=[address])
     await asyncio.to_thread(webbrowser.open, address)
 
 

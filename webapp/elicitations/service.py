@@ -44,7 +44,7 @@ class RunEnds(Protocol):
         """Return the callbacks of the ended `runs` to write together with these values."""
         ...
 
-    def wrote(self, rows: Sequence[Value]) -> None:
+    def after_write(self, rows: Sequence[Value]) -> None:
         """Receive the written callbacks, with their new versions."""
         ...
 
@@ -144,7 +144,7 @@ class Elicitations:
                     del self._writing[id]
             has_ended.set()
         if self.run_ends is not None and len(written) > asked:
-            self.run_ends.wrote(written[asked:])
+            self.run_ends.after_write(written[asked:])
         return written[:asked]
 
     async def get_written(self, id: str) -> Elicitation | None:
@@ -173,7 +173,7 @@ class Elicitations:
                     self._was_asked(value)
             elif isinstance(value, Run):
                 self.waiters.wake(value)
-        self.observer.wrote(written)
+        self.observer.after_write(written)
 
     async def write_rebuilt(
         self, values: Callable[[], Awaitable[Sequence[Value]]]

@@ -15,7 +15,7 @@ from webapp.records.high_water import MARK
 from webapp.records.ids import owner_of
 from webapp.records.owners import DATA_KEY
 from webapp.records.values import KINDS
-from webapp.stores import Choosing, Look, Record
+from webapp.stores import Choosing, Record, WatchHint
 
 LISTEN_AGAIN_SECONDS = 1.0
 _OWNER_DATA_KINDS = frozenset(KINDS[kind] for kind in OWNER_DATA)
@@ -55,7 +55,7 @@ def _is_wanted(elicitations: Elicitations, kind: str, id: str) -> bool:
     return elicitations.recent.get(id) is not None or elicitations.waiters.has(owner_of(id))
 
 
-async def _apply(elicitations: Elicitations, record: Record | Look | None) -> None:
+async def _apply(elicitations: Elicitations, record: Record | WatchHint | None) -> None:
     if not isinstance(record, Record):
         # After a missed message no waiter may wait forever, and no row may be sealed under a
         # destroyed data key. Other caches can stay: a write that is based on a stale copy is

@@ -33,7 +33,7 @@ from flows.payments.receipt import Payment
 from webapp.deadline import Clock
 from webapp.elicitations.service import Elicitations
 from webapp.events.addresses import TYPES, EventAddress, EventPlace, place_of
-from webapp.records.entries import Move
+from webapp.records.entries import StateChange
 from webapp.records.ids import RANDOM_BYTES, owner_of
 from webapp.records.values import KINDS, OutgoingEvent, RefusedRegistration, Value
 from webapp.stores import Record
@@ -159,12 +159,12 @@ class EventOutbox:
     retention: timedelta
     wake: Callable[[OutgoingEvent], None] | None = None
 
-    def events(self, moved: Sequence[Move[Value]], *, at_most: int) -> list[OutgoingEvent]:
+    def events(self, changes: Sequence[StateChange[Value]], *, at_most: int) -> list[OutgoingEvent]:
         """Return the events for these changes; see Outbox."""
         wanted = (
-            (move.value, event_type, address)
-            for move in moved
-            if (event_type := _type_of(move)) is not None
+            (change.value, event_type, address)
+            for change in changes
+            if (event_type := _type_of(change)) is not None
             for address in self.addresses
             if address.wants(event_type) and address.name not in self.backlog.ended
         )
@@ -177,7 +177,7 @@ class EventOutbox:
                 self.observer.event_sent(address.name, "not_kept")
         return found
 
-    def wrote(self, values: Sequence[Value]) -> None:
+    def after_write(self, values: Sequence[Value]) -> None:
         """Count the written events and wake the sender; see Outbox."""
         for value in values:
             if isinstance(value, OutgoingEvent):
@@ -204,10 +204,10 @@ class EventOutbox:
         )
 
 
-def _type_of(move: Move[Value]) -> str | None:
+def _type_of(change: StateChange[Value]) -> str | None:
     """Return the event type of a change, or None if no event is sent for it."""
-    kind, word = move.entry.kind, move.entry.what.partition(":")[0]
-    previous = (move.former or "").partition(":")[0]
+    kind, word = change.entry.kind, change.entry.what.partition(":")[0]
+    previous = (change.former or "").partition(":")[0]
     if kind != KINDS[Payment]:
         return TYPES.get((kind, word))
     if word == previous and word in _REPORTED_ONCE:

@@ -86,9 +86,9 @@ class CodeExchange:
             current, code=code, now=now, callback=callback, on_tokens=redeemed.append
         )
         assert current.attempt is not None
-        stored = msgspec.convert(current.attempt.kept, StoredAttempt)
+        stored, terms = msgspec.convert(current.attempt.kept, StoredAttempt), self._terms(current)
         try:
-            client = self.clients.get(self._terms(current).provider)
+            client = self.clients.get(terms.provider)
             grant = await self.outbound.run(talk, to=client)
         except Exception as error:  # noqa: BLE001 - any error of the exchange settles the question
             hidden = (code, stored.verifier)
@@ -101,7 +101,7 @@ class CodeExchange:
                 noted = Failed("The server could not read the provider's response.")
             await self.refuse(current, noted)
             return
-        await self.finish(current, grant, token=stored.token, client_auth=stored.client_auth)
+        await self.finish(current, terms, grant, token=stored.token, client_auth=stored.client_auth)
 
     async def callback_refused(self, elicitation: Elicitation, error: Denied | Failed) -> None:
         """Settle the question after the browser came back with an error instead of a code.
@@ -139,15 +139,20 @@ class CodeExchange:
         return True
 
     async def finish(
-        self, current: Elicitation, grant: Grant, *, token: str | None, client_auth: str
+        self,
+        current: Elicitation,
+        terms: AccountTerms,
+        grant: Grant,
+        *,
+        token: str | None,
+        client_auth: str,
     ) -> bool:
         """Store the granted account, and settle the question.
 
         Return False if the granted account is not the one that was asked for. `token` is the URL
         of the token endpoint, and `client_auth` how this server authenticated there.
         """
-        terms = self._terms(current)
-        connection = self._connection(current, grant, token=token, client_auth=client_auth)
+        connection = self._connection(current, terms, grant, token=token, client_auth=client_auth)
         if grant.person.own_id is not None:
             connection = await self.connections.same_row(connection, own_id=grant.person.own_id)
         client = self.clients.clients[terms.provider]
@@ -216,7 +221,9 @@ class CodeExchange:
 
     async def revoke_grant(self, current: Elicitation, grant: Grant, code: DeviceCode) -> None:
         """Discard a grant, and revoke it at the provider if possible."""
-        refused = self._connection(current, grant, token=code.token, client_auth=code.client_auth)
+        refused = self._connection(
+            current, self._terms(current), grant, token=code.token, client_auth=code.client_auth
+        )
         await self._revoke(refused, owner=current.owner)
 
     async def revoke_unidentified(
@@ -235,7 +242,9 @@ class CodeExchange:
             tenant=asked.tenant if isinstance(asked, StoredAttempt) else None,
             dpop_key=asked.dpop_key,
         )
-        unknown = self._connection(current, grant, token=asked.token, client_auth=asked.client_auth)
+        unknown = self._connection(
+            current, self._terms(current), grant, token=asked.token, client_auth=asked.client_auth
+        )
         try:
             await self._revoke(unknown, owner=current.owner)
         except Exception as error:  # noqa: BLE001 - the question has to be settled in any case
@@ -290,9 +299,14 @@ class CodeExchange:
                 await complete_elicitation(elicitations, other.id, content, proof)
 
     def _connection(
-        self, current: Elicitation, grant: Grant, *, token: str | None, client_auth: str
+        self,
+        current: Elicitation,
+        terms: AccountTerms,
+        grant: Grant,
+        *,
+        token: str | None,
+        client_auth: str,
     ) -> Connection:
-        terms = self._terms(current)
         pepper = self.elicitations.owners.pepper
         client = self.clients.clients[terms.provider]
         key = self.connections.key(client, server=current.asked.server)

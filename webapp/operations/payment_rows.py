@@ -190,7 +190,7 @@ def _why_not_by_itself(payment: Payment) -> str:
 
 def _of_claims(payment: Payment) -> list[str]:
     """Return a note for the operator about disputes and what to do, or no note."""
-    is_part = payment.status is not ReceiptStatus.DISPUTED
+    is_part = claimed_of(payment) < payment.amount
     much = f"{claimed_price(payment)} of it" if is_part else "it"
     match stage_of(payment):
         case None:

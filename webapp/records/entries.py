@@ -71,7 +71,7 @@ class Audited(Protocol):
 AuditedT = TypeVar("AuditedT", bound=Audited)
 
 
-class Move(NamedTuple, Generic[AuditedT]):
+class StateChange(NamedTuple, Generic[AuditedT]):
     """A change of a row's state word. `former` is the word before the write of `value`."""
 
     value: AuditedT
@@ -93,9 +93,9 @@ class Words(Generic[AuditedT]):
         self._stored = stored
         self._known: OrderedDict[tuple[str, str], tuple[int, str]] = OrderedDict()
 
-    async def moved(self, values: Sequence[AuditedT]) -> list[Move[AuditedT]]:
-        """Return a Move for each value whose state word differs from the stored row's word."""
-        found = list[Move[AuditedT]]()
+    async def state_changes(self, values: Sequence[AuditedT]) -> list[StateChange[AuditedT]]:
+        """Return the changes of the values whose state word differs from the stored row's."""
+        found = list[StateChange[AuditedT]]()
         for value in values:
             kind = self._kinds[cast("type[Struct]", type(value))]
             is_audited = kind in AUDITED and value.owner != SERVICE
@@ -108,7 +108,7 @@ class Words(Generic[AuditedT]):
             if word != previous:
                 about = value.id.removeprefix(value.owner)
                 entry = _entry(value, Entry(kind=kind, what=word, about=about), previous)
-                found.append(Move(value, previous, entry))
+                found.append(StateChange(value, previous, entry))
         return found
 
     def remember(self, value: AuditedT, *, version: int) -> None:

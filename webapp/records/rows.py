@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import RECORD_RETENTION, Elicitation
 from flows.elicitation.traits import traits_of
 from flows.errors import Unreadable
-from webapp.records.entries import AUDITED, Entry, Move, Words
+from webapp.records.entries import AUDITED, Entry, StateChange, Words
 from webapp.records.ids import RANDOM_BYTES, RowIds, fresh_id
 from webapp.records.owners import Locker, Owners, Row
 from webapp.records.values import KINDS, Value, ValueT
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 class Outbox(Protocol):
     """The outbox: makes outgoing events from changes."""
 
-    def events(self, moved: Sequence[Move[Value]], *, at_most: int) -> Sequence[Value]:
+    def events(self, changes: Sequence[StateChange[Value]], *, at_most: int) -> Sequence[Value]:
         """Return at most `at_most` events of the same owner, to write together with the changes."""
         ...
 
-    def wrote(self, values: Sequence[Value]) -> None:
+    def after_write(self, values: Sequence[Value]) -> None:
         """Receive the written values, with their new versions."""
         ...
 
@@ -85,13 +85,13 @@ class Rows:
         records_changes, asked = self.chain is not None or self.outbox is not None, len(values)
         if self.add_rows is not None:
             values = (*values, *self.add_rows(values))
-        moved = await self._words.moved(values) if records_changes else ()
-        if self.outbox is not None and moved:
-            values = (*values, *self.outbox.events(moved, at_most=_AT_MOST - len(values)))
+        changes = await self._words.state_changes(values) if records_changes else ()
+        if self.outbox is not None and changes:
+            values = (*values, *self.outbox.events(changes, at_most=_AT_MOST - len(values)))
         owner = values[0].owner
         locker = self._owners.lockers.get(owner) or await self._owners.locker(owner)
         records = tuple([self._record(value, locker) for value in values])
-        entries = [each.entry for each in moved if each.entry.kind in AUDITED]
+        entries = [each.entry for each in changes if each.entry.kind in AUDITED]
         if self.chain is not None and entries:
             await self.chain.write(owner, records, *entries)
         else:
@@ -103,7 +103,7 @@ class Rows:
             for value in values:
                 self._words.remember(value, version=value.version + 1)
         if self.outbox is not None:
-            self.outbox.wrote(written)
+            self.outbox.after_write(written)
         return written[:asked]
 
     def _record(self, value: Value, locker: Locker) -> Record:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from socket import socket
 
-from webapp.printing import printed, tell
+from webapp.printing import print_text, printed
 
 # -P: like the installed command, don't put the working directory first on sys.path.
 THIS_PROGRAM = (sys.executable, "-P", "-m", "elicit_url")
@@ -48,7 +48,7 @@ def serve_again(arguments: Sequence[str], listener: socket, *, folder: Path) -> 
                 changed = _changed(before, folder, process, stop)
                 if changed:
                     names = ", ".join(printed(name) for name in changed[:3])
-                    tell(f"{names} changed: the server restarts. Repeat a call to resume it.")
+                    print_text(f"{names} changed: the server restarts. Repeat a call to resume it.")
                 status = _ended(process, stop)
                 if stop.signals or not changed:
                     return status
@@ -89,7 +89,7 @@ def _changed(
             if process.returncode in (0, _WRONGLY_ASKED):
                 break
             if not has_reported:
-                tell("elicit: the server restarts when a file changes; to stop: Ctrl+C.")
+                print_text("elicit: the server restarts when a file changes; to stop: Ctrl+C.")
                 has_reported = True
     return []
 

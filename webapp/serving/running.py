@@ -24,7 +24,7 @@ from webapp.command import CommandRefused, quieten, settings_for
 from webapp.http.port import PortUnusable, bind
 from webapp.mcp.callers import must_be_named
 from webapp.mcp.tools import is_fastmcp
-from webapp.printing import tell
+from webapp.printing import print_text
 from webapp.server import MCP_PATH
 from webapp.serving.announcing import announcement
 from webapp.serving.finding import place_in
@@ -212,7 +212,7 @@ class Running:
                 self._server,
                 listener,
                 place=self._place(),
-                ready=partial(tell, "\n".join(lines)),
+                ready=partial(print_text, "\n".join(lines)),
                 annex=annex,
                 options=options,
             )

@@ -27,7 +27,7 @@ from webapp.command import CommandRefused, opened_store, settings_for, under_ano
 from webapp.http.exchange import ClientConnections
 from webapp.http.port import PORT_OPTION, PortUnusable, SharedPort, listen, listening
 from webapp.mcp.tools import is_fastmcp, low_level_of
-from webapp.printing import tell
+from webapp.printing import print_text
 from webapp.records.owners import open_owners
 from webapp.serving.announcing import has_no_provider
 from webapp.serving.http_server import (
@@ -374,4 +374,4 @@ def _name_transport(server: Any) -> None:
 
 
 def _print(sentence: str) -> None:
-    tell(f"elicit: {sentence}", out=sys.stderr)
+    print_text(f"elicit: {sentence}", out=sys.stderr)

@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.json import decode, encode
 
 from webapp.http.port import listen
-from webapp.printing import tell
+from webapp.printing import print_text
 from webapp.sandbox.settings import Sandbox
 from webapp.serving.http_server import Annex, outside_pages
 from webapp.settings.settings import Settings
@@ -229,7 +229,7 @@ class Workers:
             has_served = worker is not None and worker.served_seconds >= _AT_ONCE_SECONDS
             deaths = 1 if has_served else deaths + 1
             if deaths >= _DEATHS_AT_MOST:
-                tell(
+                print_text(
                     f"elicit: a worker died {deaths} times right after it started, so the server "
                     "stops. See its output above.",
                     out=sys.stderr,
@@ -237,7 +237,7 @@ class Workers:
                 self._give_up(status)
                 return
             if worker is not None:
-                tell(
+                print_text(
                     f"elicit: worker {worker.process.pid} {_died(status)}; a new worker replaces "
                     "it.",
                     out=sys.stderr,
@@ -272,14 +272,14 @@ class Workers:
                     await new.ended()
                     new = None
             if new is None:
-                tell(
+                print_text(
                     "elicit: a new worker did not start; the current workers continue.",
                     out=sys.stderr,
                 )
                 return
             old = self._places[place]
             await self._replace(place, new, of=old)
-        tell("elicit: all workers have been replaced.")
+        print_text("elicit: all workers have been replaced.")
 
     async def _replace(self, place: int, new: _Worker, *, of: _Worker | None) -> None:
         """Put the worker `new` in the place of the worker `of`, and end `of`.
@@ -303,7 +303,7 @@ class Workers:
         try:
             worker = await _Worker.start(self._command, self._listener, self._greeting)
         except OSError as error:
-            tell(
+            print_text(
                 f"elicit: no worker could be started ({error}): check that {self._command[0]} "
                 "exists, and that this user may have more processes and open files (ulimit -u, "
                 "ulimit -n).",
@@ -335,7 +335,7 @@ async def supervise(
             listener,
             number=number,
             sandbox=None if annex is None else annex.sandbox,
-            announce=lambda lines: tell("\n".join(lines)),
+            announce=lambda lines: print_text("\n".join(lines)),
         )
         stack.enter_context(_handling_signals(workers))
         if annex is None:

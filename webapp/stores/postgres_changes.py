@@ -19,7 +19,7 @@ from flows.errors import StoreUnavailable
 from webapp.stores.lanes import Lanes, first
 from webapp.stores.postgres_driver import ERRORS, PostgresConnection, record_of
 from webapp.stores.postgres_server import Server
-from webapp.stores.store import Look, Record, Watch
+from webapp.stores.store import Record, Watch, WatchHint
 
 _CHANNEL = "elicit"
 _PAYLOAD_BYTES = 7_500  # the server's limit is 8,000
@@ -96,7 +96,7 @@ class PostgresChanges:
             for watch in tuple(self._watches):
                 watch.notify(record_of(row))
 
-    def _look_again(self, why: Look | None = None) -> None:
+    def _look_again(self, why: WatchHint | None = None) -> None:
         for watch in tuple(self._watches):
             watch.notify(why)
 
@@ -158,7 +158,7 @@ class PostgresChanges:
                         await lost.wait()
                 except TimeoutError:
                     looks += 1
-                    self._look_again(Look.AGAIN)
+                    self._look_again(WatchHint.READ_AGAIN)
                     if looks % _LOOKS_A_CHECK == 0:
                         await connection.execute("SELECT 1")
         except ERRORS as error:

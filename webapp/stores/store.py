@@ -42,14 +42,14 @@ class Record(Struct, frozen=True, kw_only=True):
     sealed: bytes
 
 
-class Look(Enum):
+class WatchHint(Enum):
     """A request of a watch to read again, although no change was reported.
 
     If the store's server can lose a message without an error, the watch yields this value every 15
     seconds.
     """
 
-    AGAIN = "again"
+    READ_AGAIN = "again"
 
 
 class Conflict(Exception):
@@ -135,7 +135,7 @@ class Store(Protocol):
         """
         ...
 
-    def watch(self) -> AsyncIterator[Record | Look | None]:
+    def watch(self) -> AsyncIterator[Record | WatchHint | None]:
         """Yield records that other openings of this store write after this call.
 
         Each record comes at least once in its latest version; earlier versions may be left out.
@@ -343,7 +343,7 @@ class Watch:
     __slots__ = ("__weakref__", "_changes", "_error", "_has_ended", "_pending", "wants")
 
     def __init__(self) -> None:
-        self._pending: dict[tuple[str, str, str] | Look | None, Record | Look | None] = {}
+        self._pending: dict[tuple[str, str, str] | WatchHint | None, Record | WatchHint | None] = {}
         self._changes = asyncio.Event()
         self._error: Exception | None = None
         self._has_ended = False
@@ -353,7 +353,7 @@ class Watch:
         """See Choosing."""
         self.wants = wants
 
-    def notify(self, record: Record | Look | None) -> None:
+    def notify(self, record: Record | WatchHint | None) -> None:
         """Queue the record in place of its older version.
 
         None means that changes may be missing.
@@ -361,7 +361,7 @@ class Watch:
         if len(self._pending) >= _PENDING_LIMIT:
             self._pending.clear()
             record = None
-        if record is None or isinstance(record, Look):
+        if record is None or isinstance(record, WatchHint):
             self._pending[record] = record
         else:
             self._pending[record.owner, record.kind, record.id] = record
@@ -376,7 +376,7 @@ class Watch:
     def __aiter__(self) -> "Watch":
         return self
 
-    async def __anext__(self) -> Record | Look | None:
+    async def __anext__(self) -> Record | WatchHint | None:
         while not self._pending:
             if self._error is not None:
                 raise self._error

@@ -275,7 +275,7 @@ class Observer:
         `lag_seconds` is how long the oldest due row had waited.
         """
 
-    def wrote(self, values: Sequence[object]) -> None:
+    def after_write(self, values: Sequence[object]) -> None:
         """Record the values that this process wrote to the store, in their current state."""
 
 

@@ -122,7 +122,7 @@ class Metrics(Observer):
         self._lag.set(max(lag_seconds, 0.0))
         self._swept.set(at.timestamp())
 
-    def wrote(self, values: Sequence[object]) -> None:
+    def after_write(self, values: Sequence[object]) -> None:
         self.follow(values)
 
 

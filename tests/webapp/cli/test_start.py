@@ -14,6 +14,9 @@ from tests.support.cli import PROJECT, environment_of, run, serving, start
 from tests.support.processes import ended, killed
 from webapp.settings.key_file import data_folder
 
+# The modules that `elicit --help` imports on Python 3.11, of which 5 belong to this project.
+MODULES_OF_HELP = 113
+
 
 def started(*arguments: str, home: Path, before: str = "") -> subprocess.CompletedProcess[str]:
     """Run the command as the installed script starts it."""
@@ -73,6 +76,21 @@ def test_windows_error_names_the_supported_systems(tmp_path: Path) -> None:
     )
 
 
+def test_help_imports_no_library_and_few_modules(tmp_path: Path) -> None:
+    """`elicit --help` starts fast, because only the module of a requested command is imported."""
+    at_exit = (
+        "before = set(sys.modules); import atexit; "
+        "atexit.register(lambda: sys.stderr.write(' '.join(set(sys.modules) - before)))"
+    )
+    end = started("--help", home=tmp_path, before=at_exit)
+    assert end.returncode == 0
+    assert end.stdout.startswith("usage: elicit")
+    imported = end.stderr.split()
+    own = {"elicit_url", "webapp", "webapp.cli", "webapp.cli.arguments", "webapp.cli.main"}
+    assert {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names} == own
+    assert len(imported) <= 1.3 * MODULES_OF_HELP
+
+
 async def test_unencodable_output_characters_do_not_fail_a_command(tmp_path: Path) -> None:
     # finding: H8
     extra = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
@@ -83,7 +101,7 @@ async def test_unencodable_output_characters_do_not_fail_a_command(tmp_path: Pat
         "new",
         home=tmp_path,
         before="import webapp.printing as p; sys.stdout.reconfigure(encoding='ascii'); "
-        "p.tell('caf\\u00e9\\u2026')",
+        "p.print_text('caf\\u00e9\\u2026')",
     )
     assert result.stdout.startswith("caf??\n")
 

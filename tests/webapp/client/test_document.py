@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from flows import Money, elicit
+from flows.elicitation.shown_link import ShownLink
 from flows.elicitation.states import Elicitation
 from flows.providers import github
 from tests.support.runs_env import Programs, approve, connect, fill, pay
 from tests.support.samples import samples
-from webapp.calls.shown_link import ShownLink
 from webapp.client import Elicit
 
 FIRST, SENDS, LISTS, AGENT, GRAPH, TASK, NOTEBOOK = samples("docs/how-to/client.md", "python")[:7]

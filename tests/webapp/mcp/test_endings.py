@@ -446,7 +446,7 @@ async def test_two_processes_run_a_callback_once(server):
         other = Endings(service.elicitations, kinds=service.kinds, completing=service.completing)
         other.servers = servers
         for endings in (service.endings, other):
-            endings.wrote([row])
+            endings.after_write([row])
         await service.endings.settled()
         await other.settled()
         assert hows() == ["declined"]

@@ -135,6 +135,8 @@ async def test_dispute_of_the_rest_after_a_partial_refund_disputes_the_payment(s
         await shop.send((await happens(shop, buy, there, "lost"))[-1])
         await shop.sweep()
         assert await shop.ledger() == ["disputed"]
+        row = await listed(shop)
+        assert row.note == "4.50 EUR of it refunded, a dispute withdrew 4.50 EUR of it"
 
 
 # Refunds that fail later.

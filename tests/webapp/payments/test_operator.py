@@ -294,7 +294,7 @@ def command(home: Path, **settings: str) -> tuple[int, list[Table[PaymentRow]]]:
     try:
         operate(environment, partial(list_payments, only_open=True), show=shown.append)
     except CommandRefused as refusal:
-        return refusal.tell(), shown
+        return refusal.print_sentences(), shown
     return 0, shown
 
 

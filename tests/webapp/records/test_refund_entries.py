@@ -187,6 +187,7 @@ async def test_refund_entry_names_requester_of_refund_at_this_server(case: str) 
     words, entries = Words[Payment](KINDS, stored=stored), list[tuple[str, str | None]]()
     for change in changes:
         changed = replace(change(payment), version=payment.version + 1)
-        entries += [(move.entry.what, move.entry.by) for move in await words.moved([changed])]
+        found = await words.state_changes([changed])
+        entries += [(each.entry.what, each.entry.by) for each in found]
         payment = changed
     assert entries == expected

@@ -24,7 +24,7 @@ from tests.support.valkey_server import (
     own_cluster,
     own_valkey,
 )
-from webapp.stores import Conflict, Look, holds_something, open_store, without_password
+from webapp.stores import Conflict, WatchHint, holds_something, open_store, without_password
 from webapp.stores.moving import half, move
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.valkey.address import parse_address
@@ -689,7 +689,7 @@ class TestConnection:
         monkeypatch.setattr("webapp.stores.valkey.changes.LOOK_AGAIN_SECONDS", 0.01)
         async with opened(fresh_valkey().url) as store, asyncio.timeout(LIMIT_SECONDS):
             watch = store.watch()
-            assert [await anext(watch) for _ in range(3)] == [Look.AGAIN] * 3
+            assert [await anext(watch) for _ in range(3)] == [WatchHint.READ_AGAIN] * 3
 
     async def test_suspended_server_raises_error_instead_of_hang(self):
         with own_valkey() as server:

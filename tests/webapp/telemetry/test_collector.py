@@ -22,7 +22,7 @@ from webapp.collector import Collector
 from webapp.elicitations.watcher import listen
 from webapp.records.values import KINDS
 from webapp.service import Service, open_service
-from webapp.stores import Look, Record, Store
+from webapp.stores import Record, Store, WatchHint
 from webapp.stores.sqlite import MemoryStore, SqliteStore
 from webapp.stores.store import Watch
 from webapp.telemetry.metrics import Metrics
@@ -237,7 +237,7 @@ async def test_periodic_recheck_does_not_scan_whole_store() -> None:
     async with process(store, clock) as (service, collector), asyncio.timeout(300):
         one = await asked(service)
         with service.elicitations.waiters.waiter(one.id) as waiter:
-            store.its_watch.notify(Look.AGAIN)
+            store.its_watch.notify(WatchHint.READ_AGAIN)
             assert None in await waiter.changes(until=one.expires_at, now=clock())
         assert not collector.has_missed.is_set()
 

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -267,3 +268,52 @@ async def test_repeated_connections_and_processes_are_found_also_in_threads(libr
             network, process = person.replayed[0].repeated
             assert "connects to the network (3 times)" in network
             assert process == "after the start, in a thread: starts a process (2 times)"
+
+
+@pytest.mark.parametrize("has_prefix", [False, True])
+async def test_bytecode_cache_of_an_import_is_no_side_effect(
+    library, tmp_path, monkeypatch, has_prefix
+):
+    server = new_server(library)
+    names = [f"imported_in_tool_{n}" for n in range(2)]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", str(cache) if has_prefix else None)
+
+    @server.tool()
+    async def work() -> str:
+        for name in names:
+            monkeypatch.delitem(sys.modules, name, raising=False)
+            import_module(name)
+        await elicit.confirm("Go on?")
+        return "done"
+
+    async with elicit_person(server, replay=True) as person:
+        person.accepts()
+        assert (await person.call("work")).text == "done"
+        assert len([*tmp_path.rglob("*.pyc")]) == 2
+        assert cache.exists() == has_prefix
+        assert person.replayed[0].starts == 2
+        assert person.replayed[0].repeated == ()
+
+
+async def test_repeated_folders_and_renames_are_found(library, tmp_path):
+    server = new_server(library)
+
+    @server.tool()
+    async def work() -> str:
+        (tmp_path / "draft").mkdir()
+        (tmp_path / "draft").rename(tmp_path / "final")
+        await elicit.confirm("Go on?")
+        return "done"
+
+    async with elicit_person(server, replay=True) as person:
+        person.accepts()
+        await person.call("work")
+        folder, rename = person.replayed[0].repeated
+        assert folder.endswith("makes a folder (2 times)")
+        assert rename.endswith("renames a file (2 times)")

@@ -16,7 +16,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as LostConnection
 
 from webapp.stores.lanes import Lanes, first
-from webapp.stores.store import Look, Record, Watch
+from webapp.stores.store import Record, Watch, WatchHint
 from webapp.stores.valkey.server import FAILED, ValkeyServer, stop
 
 # Batches of jobs for a Valkey server, with an answer for each job.
@@ -194,8 +194,8 @@ class ValkeyChanges:
 
     def _look_again(self) -> None:
         self._next_look = self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
-        self._notify(Look.AGAIN)
+        self._notify(WatchHint.READ_AGAIN)
 
-    def _notify(self, record: Record | Look | None) -> None:
+    def _notify(self, record: Record | WatchHint | None) -> None:
         for watch in tuple(self._watches):
             watch.notify(record)
