@@ -102,7 +102,7 @@ class Held:
             self.came_to = await self.finish()
         return self.came_to
 
-    async def look(self) -> None:
+    async def sweep(self) -> None:
         """Run the sweeper three times, and renew the holder's leases before each run."""
         for _ in range(3):
             self.world.here.clock.tick(seconds=15)
@@ -178,7 +178,7 @@ def _call(revision: str, tool: str) -> Holds:
             async def cancel() -> str:
                 await cut(call)
                 if revision == LEGACY and tool != "ship":
-                    await world.calm()  # the call is stopped where it waits
+                    await world.calm()  # wait until the cancelled call has stopped
                 world.goes_on.set()
                 await world.calm()
                 return "cancelled"
@@ -408,7 +408,7 @@ def _asked_again(body: dict[str, Any], *names: str) -> Holds:
 
         held = Held(world=world, person=person, finish=finish, cancel=cancel, renew=_nobody)
         await world.send(claim(await world.payment()))
-        await held.look()
+        await held.sweep()
         for _ in range(2):  # only the second request opens the question again
             asked = (await world.till.ask(body, name=second)).json()
         assert asked["url"], asked
