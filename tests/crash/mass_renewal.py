@@ -146,7 +146,7 @@ class Storm:
         async with asyncio.TaskGroup() as group:
             for port, share in zip(self._up, (kills - kills // 2, kills // 2), strict=True):
                 writes = [self._random.randint(1, len(living) // kills) for _ in range(share)]
-                group.create_task(self._live(port, later, done, figures, writes=writes))
+                group.create_task(self._serve_and_kill(port, later, done, figures, writes=writes))
             await self._request(living, figures)
             done.set()
         left = figures.cut | figures.unanswered
@@ -180,7 +180,7 @@ class Storm:
     def _start(self, port: int, later: int) -> Server:
         return self._pool.start(replace(self._orders, port=port, later=later))
 
-    async def _live(
+    async def _serve_and_kill(
         self,
         port: int,
         later: int,
