@@ -148,7 +148,7 @@ async def in_flight(
     return {each: call.result() for each, call in calls.items()}
 
 
-def judged(texts: Mapping[Flow, str], *, home: Path) -> Iterator[tuple[str, bool]]:
+def cases_of(texts: Mapping[Flow, str], *, home: Path) -> Iterator[tuple[str, bool]]:
     """Yield cases about the calls' results and the tools' work, and whether each case passed."""
     for (kind, revision, one), text in texts.items():
         is_right = re.fullmatch(f"{kind} {one} (?:{COMES_TO[kind]})", text) is not None
