@@ -30,7 +30,7 @@ from tests.support.access_tokens import (
     refusal,
     token,
 )
-from tests.support.bearers import Door, bearer
+from tests.support.bearers import ProtectedEndpoint, bearer
 from tests.support.clock import NOON, Clock
 from tests.support.mcp_server import new_browser, new_server
 from tests.support.serving import serving_at
@@ -127,7 +127,7 @@ def test_random_text_is_only_ever_refused(text):
 
 async def test_protocol_session_of_another_person_is_refused(library):
     """Mallory has a valid token of her own, and knows the id of Alice's session."""
-    door = Door()
+    door = ProtectedEndpoint()
     headers = {"accept": "application/json, text/event-stream"}
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
     served = HostedServer(new_server(library), clock=utc_now)
@@ -249,11 +249,11 @@ async def test_key_bound_token_is_refused_as_plain_bearer(key, header):
     """Refuse a key-bound token sent as a bearer, so that a thief needs the key (RFC 9449, 7.2)."""
     bound = token(cnf=key, header=header)
     assert refusal(bound) == "another kind of token"
-    assert (await Door().ask(bearer(bound))).status == 401
+    assert (await ProtectedEndpoint().ask(bearer(bound))).status == 401
 
 
 async def test_token_without_subject_identifies_no_person():
-    door = Door()
+    door = ProtectedEndpoint()
     for nameless in (token(sub=None), token(sub=""), token(sub=["alice"]), token(sub=0)):
         answer = await door.ask(bearer(nameless))
         assert answer.seen.subject is None
@@ -280,13 +280,13 @@ async def test_token_without_subject_identifies_no_person():
     ],
 )
 async def test_malformed_token_is_refused_with_invalid_token(text):
-    answer = await Door().ask(bearer(text or " "))
+    answer = await ProtectedEndpoint().ask(bearer(text or " "))
     assert answer.status == 401
     assert answer.problem["code"] == "invalid_token"
 
 
 async def test_flood_of_unknown_key_ids_does_not_reach_issuer():
-    door = Door()
+    door = ProtectedEndpoint()
     for number in range(200):
         answer = await door.ask(bearer(token(header={"kid": f"made up {number}"})))
         # finding: XO11
@@ -300,7 +300,7 @@ async def test_flood_of_unknown_key_ids_does_not_reach_issuer():
 
 
 async def test_malformed_token_does_not_reach_issuer():
-    door = Door()
+    door = ProtectedEndpoint()
     for text in ("rubbish", written({"alg": "none", "kid": "x", "typ": "at+jwt"}, {})):
         await door.ask(bearer(text))
     assert door.there.fetches == 0
@@ -309,7 +309,7 @@ async def test_malformed_token_does_not_reach_issuer():
 @pytest.mark.parametrize("query", ["access_token={}", "a=b&access_token={}&c", "access%5Ftoken={}"])
 async def test_token_in_query_is_refused(query):
     """Refuse a token in a query: logs store addresses, and a header could have another token."""
-    door = Door()
+    door = ProtectedEndpoint()
     for headers in ([], [bearer()]):
         answer = await door.ask(*headers, query=query.format(token()))
         assert answer.status == 400
@@ -319,7 +319,7 @@ async def test_token_in_query_is_refused(query):
 
 async def test_too_many_query_parameters_are_refused():
     query = "&".join(f"a{number}=b" for number in range(1000)) + f"&access_token={token()}"
-    assert (await Door().ask(bearer(), query=query)).status == 400
+    assert (await ProtectedEndpoint().ask(bearer(), query=query)).status == 400
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ async def test_too_many_query_parameters_are_refused():
     [bearer(), ("authorization", "Bearer x"), ("AUTHORIZATION", "Basic YTpi"), bearer(" ")],
 )
 async def test_second_authorization_header_is_refused(second):
-    door = Door()
+    door = ProtectedEndpoint()
     for headers in ((bearer(), second), (second, bearer())):
         answer = await door.ask(*headers)
         assert answer.status == 400
@@ -336,7 +336,7 @@ async def test_second_authorization_header_is_refused(second):
 
 async def test_two_tokens_in_same_header_are_refused():
     for text in (f"{token()}, Bearer {token()}", f"{token()} {token()}", f"{token()},{token()}"):
-        assert (await Door().ask(bearer(text))).status == 401
+        assert (await ProtectedEndpoint().ask(bearer(text))).status == 401
 
 
 @pytest.fixture

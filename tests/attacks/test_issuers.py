@@ -16,7 +16,7 @@ from flows.elicitation.voting import voting_in
 from flows.oauth.access_token import BadBearer
 from tests.support.access_tokens import RESOURCE
 from tests.support.approving import FINANCE, GROUPS, ApprovalEnv, press, served, shop
-from tests.support.bearers import Door
+from tests.support.bearers import ProtectedEndpoint
 from tests.support.clock import Clock
 from tests.support.issuer import (
     Issuing,
@@ -400,7 +400,10 @@ async def test_store_of_one_issuer_serves_its_people_when_a_second_is_added() ->
 
 
 async def test_opaque_token_is_sent_only_to_the_issuer_that_checks_such_tokens() -> None:
-    doors = [Door(replace(RESOURCE, issuer=name), asks=asks) for name, asks in ISSUERS.items()]
+    doors = [
+        ProtectedEndpoint(replace(RESOURCE, issuer=name), asks=asks)
+        for name, asks in ISSUERS.items()
+    ]
     first, second = doors
     second.there.says = {"active": True, "aud": RESOURCE.url, "sub": "alice"}
     tokens = IssuerTokens(

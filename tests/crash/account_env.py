@@ -172,13 +172,13 @@ class AccountEnv:
         reply = await self.outside.post("/stripe/control", json=wishes, headers=key)
         assert reply.status_code == 200, reply.text
 
-    async def bring_again(self) -> None:
+    async def resend_webhooks(self) -> None:
         """Send all webhooks again, as a provider does without an acknowledgement."""
         await self.outside.post("/again")
 
-    async def carried(self) -> list[Any]:
+    async def delivered(self) -> list[Any]:
         """Wait until no webhook is in flight. Return all, with `is_acknowledged` for each."""
-        characters: list[Any] = json.loads((await self.outside.get("/carried")).content)
+        characters: list[Any] = json.loads((await self.outside.get("/delivered")).content)
         return characters
 
     async def refund(self, payment_intent: str, amount: int) -> None:

@@ -23,7 +23,7 @@ from flows import Money, elicit
 from flows.elicitation.states import Json
 from flows.errors import StoreUnavailable
 from flows.providers import github
-from tests.crash.post import Door, Post
+from tests.crash.post import HeldWebhooks, Post
 from tests.crash.process_pool import raise_children
 from tests.crash.server import (
     PATIENT,
@@ -113,7 +113,7 @@ async def serve(orders: AccountOrders, line: socket.socket) -> None:
     async with opening as opened:
         app: ASGIApp = Dying(opened, die=orders.die)
         if orders.flying:
-            app = Door(app, reads=orders.reads, flying=orders.flying, say=say)
+            app = HeldWebhooks(app, reads=orders.reads, flying=orders.flying, say=say)
         async with serving(app, port=orders.port):
             say("serving")
             while order := await reader.readline():
@@ -243,7 +243,7 @@ class Withholding:
 
     `POST /withhold?path=` sets the path of the reply. `GET /withheld` answers once that request was
     handled, with the body of the lost reply. `GET /asked` lists the requests. `POST /again` sends
-    all webhooks again, and `GET /carried` answers when they have been sent.
+    all webhooks again, and `GET /delivered` answers when they have been sent.
     """
 
     def __init__(self, app: ASGIApp, post: Post) -> None:
@@ -268,10 +268,10 @@ class Withholding:
             case "/asked":
                 await _answer(send, json.dumps(self._asked).encode())
             case "/again":
-                self._post.bring_again()
+                self._post.resend_webhooks()
                 await _answer(send, b"{}")
-            case "/carried":
-                await _answer(send, json.dumps(await self._post.carried()).encode())
+            case "/delivered":
+                await _answer(send, json.dumps(await self._post.delivered()).encode())
             case path if path == self._path:
                 await self._keep_back(scope, receive)
             case _:

@@ -24,7 +24,7 @@ async def agreed(account_env: AccountEnv) -> list[Payment]:
     payments = [await rows.open(record, Payment) for record in await account_env.records("payment")]
     hooks = [await rows.open(record, StoredWebhook) for record in await account_env.records("hook")]
 
-    characters = await account_env.carried()
+    characters = await account_env.delivered()
     events = [request["event"] for request in characters]
     acknowledged = {one["event"]["id"] for one in characters if one["is_acknowledged"]}
     assert acknowledged == {hook.event for hook in hooks}

@@ -103,7 +103,7 @@ class Lives:
             async with self._env.start(later=self.later) as server:
                 self.over.clear()
                 self._server.set_result(server)
-                await self._env.bring_again()
+                await self._env.resend_webhooks()
                 if self.are_over:
                     await done.wait()
                     return
@@ -240,8 +240,8 @@ class Paying:
 
 async def _all_agree(env: AccountEnv, results: Sequence[str], *, later: int) -> None:
     async with env.start(later=later):
-        await env.bring_again()
-        await env.carried()
+        await env.resend_webhooks()
+        await env.delivered()
         await env.none_is("waiting", "hook")
     payments = await agreed(env)
     assert len(payments) == len(results), "each order has exactly one payment"

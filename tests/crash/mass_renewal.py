@@ -45,7 +45,7 @@ class Hub:
     """The provider, in place of the sandbox's GitHub. `asked` counts requests by refresh token."""
 
     def __init__(self) -> None:
-        self.latest: Counter[str] = Counter()  # the number of each account's latest pair
+        self.latest: Counter[str] = Counter()  # by account: its latest pair
         self.asked: Counter[tuple[str, int]] = Counter()
         self.revoked = set[str]()
 
@@ -55,7 +55,7 @@ class Hub:
         body, more = b"", True
         while more:
             message = await receive()
-            if message["type"] == "http.disconnect":  # killed while it sent the request
+            if message["type"] == "http.disconnect":  # the process was killed while sending
                 return
             body, more = body + message.get("body", b""), message.get("more_body", False)
         reply = self._reply(parse_qs(body.decode()))
@@ -64,6 +64,7 @@ class Hub:
         await send({"type": "http.response.body", "body": msgspec.json.encode(reply)})
 
     def pair(self, account: str) -> dict[str, str]:
+        """Return the account's latest access token and refresh token."""
         number = self.latest[account]
         return {
             "access_token": f"key-{account}-{number}",
@@ -145,7 +146,7 @@ class Storm:
         async with asyncio.TaskGroup() as group:
             for port, share in zip(self._up, (kills - kills // 2, kills // 2), strict=True):
                 writes = [self._random.randint(1, len(living) // kills) for _ in range(share)]
-                group.create_task(self._live(port, later, done, figures, writes=writes))
+                group.create_task(self._serve_and_kill(port, later, done, figures, writes=writes))
             await self._request(living, figures)
             done.set()
         left = figures.cut | figures.unanswered
@@ -179,7 +180,7 @@ class Storm:
     def _start(self, port: int, later: int) -> Server:
         return self._pool.start(replace(self._orders, port=port, later=later))
 
-    async def _live(
+    async def _serve_and_kill(
         self,
         port: int,
         later: int,
@@ -246,7 +247,7 @@ class Storm:
             await self._up[port].wait()
             try:
                 reply = await client.get(url, params={"user": user})
-            except httpx.ConnectError:  # it was killed a moment ago
+            except httpx.ConnectError:  # the process was killed a moment ago
                 continue
             break
         if reply.status_code == 409 and reply.json()["code"] == LAPSED:

@@ -14,14 +14,14 @@ import httpx
 from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 
 KIND_HEADER = "x-kind"
-TIMES_AGAIN = 2
+TIMES_RESENT = 2
 
 
 class Post:
     """Receives webhooks from the sandbox and delivers each in a task of `group`.
 
     A real provider retries for days after a response other than 2xx. This class retries when a test
-    calls `bring_again`.
+    calls `resend_webhooks`.
     """
 
     def __init__(self, client: httpx.AsyncClient, group: asyncio.TaskGroup) -> None:
@@ -29,7 +29,7 @@ class Post:
         self._group = group
         self._requests: dict[str, httpx.Request] = {}
         self._acknowledged: set[str] = set()
-        self._carrying: set[asyncio.Task[None]] = set()
+        self._in_flight: set[asyncio.Task[None]] = set()
 
     async def take(self, request: httpx.Request) -> httpx.Response:
         """Accept a webhook, which may be a copy, from the sandbox, and deliver it in a task."""
@@ -39,40 +39,40 @@ class Post:
         self._send(event["id"], request)
         return httpx.Response(200)
 
-    def bring_again(self) -> None:
+    def resend_webhooks(self) -> None:
         """Send all webhooks again, the latest first and each several times."""
         for id, request in reversed(self._requests.items()):
-            for _ in range(TIMES_AGAIN):
+            for _ in range(TIMES_RESENT):
                 self._send(id, request)
 
-    async def carried(self) -> list[dict[str, Any]]:
+    async def delivered(self) -> list[dict[str, Any]]:
         """Wait until no webhook is in flight.
 
         Return every event, and whether it was acknowledged.
         """
-        while self._carrying:
-            await asyncio.wait(self._carrying)
+        while self._in_flight:
+            await asyncio.wait(self._in_flight)
         return [
             {"event": json.loads(request.content), "is_acknowledged": id in self._acknowledged}
             for id, request in self._requests.items()
         ]
 
     def _send(self, id: str, request: httpx.Request) -> None:
-        task = self._group.create_task(self._carry(id, request))
-        self._carrying.add(task)
-        task.add_done_callback(self._carrying.discard)
+        task = self._group.create_task(self._deliver(id, request))
+        self._in_flight.add(task)
+        task.add_done_callback(self._in_flight.discard)
 
-    async def _carry(self, id: str, request: httpx.Request) -> None:
+    async def _deliver(self, id: str, request: httpx.Request) -> None:
         try:
             reply = await self._client.send(request)
         except httpx.TransportError:
-            return  # no server, or it died while it answered
+            return  # no server runs, or the server died before it answered
         if reply.is_success:
             self._acknowledged.add(id)
 
 
-class Door:
-    """A wrapper of the application that receives webhooks and sends no response to them.
+class HeldWebhooks:
+    """A wrapper of the application that holds webhooks back and sends no response to them.
 
     The wrapper waits until `flying` webhooks have arrived, and reports that with `say`. It then
     passes the first webhook of kind `reads` to the application, and drops the response. No other

@@ -39,7 +39,7 @@ def raise_children(warming: Coroutine[Any, Any, None], *, serve: Serve) -> None:
             pid = os.fork()
             if pid == 0:
                 control.close()
-                _live(serve, text, descriptors[0])
+                _run_child(serve, text, descriptors[0])
             os.close(descriptors[0])
             children.add(pid)
             control.send(str(pid).encode())
@@ -52,7 +52,7 @@ def raise_children(warming: Coroutine[Any, Any, None], *, serve: Serve) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _live(serve: Serve, text: bytes, descriptor: int) -> None:
+def _run_child(serve: Serve, text: bytes, descriptor: int) -> None:
     warnings.simplefilter("ignore")
     LEAKS.begin()
     code = 0

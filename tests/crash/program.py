@@ -17,7 +17,7 @@ from tests.crash.server import Orders, die
 from webapp.client import Elicit
 
 
-class DyingWay(httpx.AsyncBaseTransport):
+class DyingTransport(httpx.AsyncBaseTransport):
     """A transport that kills the process when the response to a certain request arrives, unread."""
 
     def __init__(self, end: str | None) -> None:
@@ -73,7 +73,7 @@ async def run_program(text: bytes, line: socket.socket) -> None:
             user="ann",
             run="order 8",
             show=show,
-            transport=DyingWay(UNREAD.get(orders.die or "")),
+            transport=DyingTransport(UNREAD.get(orders.die or "")),
         ):
             assert await elicit.confirm("Book it?")
             at("answered")

@@ -152,7 +152,7 @@ class Server:
         await self._writer.drain()
 
 
-class Road:
+class PortRouter:
     """Sends requests for the public address to one of the processes behind it."""
 
     def __init__(self, server: Server) -> None:
@@ -176,7 +176,7 @@ class Person:
 
     def is_led_to(self, server: Server) -> None:
         """Send all later requests of the browser and the service to this process."""
-        self.browser.event_hooks = self.service.event_hooks = {"request": [Road(server)]}
+        self.browser.event_hooks = self.service.event_hooks = {"request": [PortRouter(server)]}
 
     async def heading(self, link: str) -> str:
         page = await self.browser.get(link)
@@ -266,7 +266,7 @@ async def calling(
             httpx2.AsyncClient(
                 verify=no_certificates(),
                 timeout=300,
-                event_hooks={"request": [Road(server)]},
+                event_hooks={"request": [PortRouter(server)]},
             ) as http_client,
             Client(
                 streamable_http_client(

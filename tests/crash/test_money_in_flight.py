@@ -15,7 +15,7 @@ import pytest
 from flows.payments.receipt import Payment
 from tests.crash.account_env import REFUNDS, SESSIONS, AccountEnv, Customer
 from tests.crash.books import COMPLETED, agreed
-from tests.crash.post import TIMES_AGAIN
+from tests.crash.post import TIMES_RESENT
 from tests.crash.shop_env import LEASE_OVER, calling, held
 
 pytest_plugins = ("tests.crash.fixtures",)
@@ -24,9 +24,9 @@ NOTHING = "nothing"
 REFUNDED = "charge.refunded"
 COPIES = 3
 PARTS = (100, 200)
-EVENTS = 1 + len(PARTS)  # the payment's own, and one for each partial refund
+EVENTS = 1 + len(PARTS)  # one of the payment, and one of each partial refund
 PAID = EVENTS * COPIES
-BROUGHT_AGAIN = EVENTS * TIMES_AGAIN
+RESENT = EVENTS * TIMES_RESENT
 
 
 async def pay(account_env: AccountEnv, customer: Customer, there: str) -> str:
@@ -60,7 +60,7 @@ async def swept(account_env: AccountEnv, *, later: int = LEASE_OVER) -> None:
     """
     async with account_env.start(later=later):
         await account_env.none_is("waiting", "hook")
-        await account_env.carried()
+        await account_env.delivered()
 
 
 async def ledger(account_env: AccountEnv, *, later: int = LEASE_OVER) -> list[Payment]:
@@ -72,14 +72,14 @@ async def ledger(account_env: AccountEnv, *, later: int = LEASE_OVER) -> list[Pa
 async def had_once(account_env: AccountEnv, *, mode: str, later: int = LEASE_OVER) -> None:
     """Check that a repeated call returns the paid result without a question. Check the books."""
     async with account_env.start(later=later) as server:
-        await account_env.bring_again()
-        await account_env.carried()
+        await account_env.resend_webhooks()
+        await account_env.delivered()
         async with calling(server, "buy", mode=mode) as call:
             assert account_env.is_served_once(await call.result())
             assert call.times_asked == 0
             await account_env.come_to("payment", "spent")
-        await account_env.bring_again()
-        await account_env.carried()
+        await account_env.resend_webhooks()
+        await account_env.delivered()
     (payment,) = await ledger(account_env, later=later)
     assert (payment.status, payment.refunded) == ("spent", sum(PARTS))
     assert len(account_env.work) == 1
@@ -125,10 +125,10 @@ async def test_session_with_lost_address_is_charged_only_once(
             await customer.to_provider(link)
         await server.died()
     first, again = await account_env.asked(f"POST {SESSIONS}")
-    assert again == first  # the same body under the same key: the same session
+    assert again == first  # same body, same idempotency key
     async with account_env.start():
-        await account_env.bring_again()
-        await account_env.carried()
+        await account_env.resend_webhooks()
+        await account_env.delivered()
     await swept(account_env)
     await had_once(account_env, mode=mode, later=2 * LEASE_OVER)
 
@@ -156,9 +156,9 @@ async def test_next_sweeper_continues_after_sweeper_died_while_reconciling(
         await server.says("webhook unanswered")
     assert await account_env.statuses("hook") == ["waiting"]
     async with account_env.start(
-        die=die, reads=NOTHING, flying=BROUGHT_AGAIN, waits_to_sweep=True
+        die=die, reads=NOTHING, flying=RESENT, waits_to_sweep=True
     ) as server:
-        await account_env.bring_again()
+        await account_env.resend_webhooks()
         await server.says("webhooks in flight")
         await server.let_sweep()
         await server.died()
@@ -179,8 +179,8 @@ async def test_requested_refund_is_made_once_and_tool_continues(
     ):
         assert (await call.result()).startswith("9.00 EUR back")
         assert call.times_asked == 0
-        await account_env.bring_again()
-        await account_env.carried()
+        await account_env.resend_webhooks()
+        await account_env.delivered()
     (payment,) = await ledger(account_env)
     assert (payment.status, payment.refunded) == ("refunded", payment.amount)
     assert len(account_env.work) == 1
@@ -194,8 +194,8 @@ async def test_next_call_reports_refund_not_seen_by_tool(
     await refunded(account_env, customer, mode=mode, reads=reads, die="refunded")
     assert await account_env.statuses("payment") == ["refunded"]
     async with account_env.start(later=LEASE_OVER) as server:
-        await account_env.bring_again()
-        await account_env.carried()
+        await account_env.resend_webhooks()
+        await account_env.delivered()
         async with calling(server, "refund", mode=mode) as call:
             with pytest.raises(AssertionError, match="refunded in the meantime"):
                 await call.result()

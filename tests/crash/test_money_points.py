@@ -72,7 +72,7 @@ async def test_next_press_finds_checkout_with_lost_address(
         assert account_env.is_served_once(await call.result())
         await account_env.come_to("payment", "spent")
     first, again = await account_env.asked(f"POST {SESSIONS}")
-    assert again == first  # the same body under the same key
+    assert again == first  # same body, same idempotency key
 
 
 async def test_webhook_about_lost_session_is_stored_and_reconciled(
@@ -91,7 +91,7 @@ async def test_webhook_about_lost_session_is_stored_and_reconciled(
             assert call.times_asked == 0
             await account_env.come_to("payment", "spent")
     first, again = await account_env.asked(f"POST {SESSIONS}")
-    assert again == first  # the same body under the same key
+    assert again == first  # same body, same idempotency key
     (id,) = await account_env.records("elicitation")
     assert first["key"] == f"{id.id}:1"
     assert await account_env.statuses("hook") == ["applied"]
@@ -117,7 +117,7 @@ async def test_payment_is_used_after_lease_of_killed_process_expires(
             assert account_env.is_served_once(await call.result())
             assert call.times_asked == 0
             await account_env.come_to("payment", "spent")
-        await account_env.control(release=True)  # late, about a settled payment
+        await account_env.control(release=True)  # the webhook of a settled payment arrives late
         await server.says("wrote hook repeated")
     assert len(await account_env.asked(f"POST {SESSIONS}")) == 1
     assert await account_env.statuses() == ["accepted"]
@@ -145,7 +145,7 @@ async def test_paid_result_is_repeated_for_a_while_then_next_call_pays_again(
 async def test_refund_with_lost_reply_refunds_once(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
-    await account_env.control(hold=True)  # or the provider's webhook would report the refund
+    await account_env.control(hold=True)  # no webhook may report the refund
     async with account_env.start() as server, calling(server, "refund", mode=mode) as call:
         link = await held(server, call, mode=mode)
         back = await customer.press(await customer.to_provider(link))

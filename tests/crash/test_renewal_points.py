@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.crash.account_env import TOKEN, AccountEnv, Customer
 from tests.crash.account_server import AccountOrders
-from tests.crash.shop_env import Road, Server, calling, no_certificates
+from tests.crash.shop_env import PortRouter, Server, calling, no_certificates
 from tests.support.serving import bound
 
 pytest_plugins = ("tests.crash.fixtures",)
@@ -123,7 +123,7 @@ def with_second_process(server: Server, account_env: AccountEnv, reserved: socke
 async def results_of(server: Server, *, mode: str, calls: int) -> list[str]:
     """Return the results of this many concurrent calls in a process. None may ask a question."""
     url = f"http://127.0.0.1:{server.orders.public_port}/mcp"
-    road: dict[str, list[Any]] = {"request": [Road(server)]}
+    road: dict[str, list[Any]] = {"request": [PortRouter(server)]}
     async with (
         httpx2.AsyncClient(verify=no_certificates(), timeout=300, event_hooks=road) as http_client,
         Client(streamable_http_client(url, http_client=http_client), mode=mode) as client,

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from flows.elicitation.voting import Voting, voting_in
-from tests.crash.shop_env import LEASE_OVER, ProcessPool, Road, Server, Shop, open_shop
+from tests.crash.shop_env import LEASE_OVER, PortRouter, ProcessPool, Server, Shop, open_shop
 from tests.support.approving import (
     ApprovalEnv,
     Ask,
@@ -37,8 +37,8 @@ from webapp.connecting import connect, utc_now
 from webapp.operations.history import show
 
 DAY = 24 * 3600
-CLAIM_OVER = 61  # of a message that a killed process has claimed
-TWICE = "message sent"  # the documented window in which a message is sent again
+CLAIM_OVER = 61  # seconds, after which the claim of a killed process on a message has expired
+TWICE = "message sent"  # a process killed at this point sends the message again: documented
 ASKS = (ask_as_tool, ask_as_task, ask_as_program)
 
 
@@ -202,7 +202,7 @@ async def tries_until_sent(here: Approving, server: Server) -> int:
         row for row in await store.list("inbox") if row.due_at and row.due_at < here.env.clock()
     ]:
         written += (await server.says("wrote")).startswith("wrote notification waiting")
-    return max(1, (written + 1) // 2)  # a claim for each try, and a note of each failure
+    return max(1, (written + 1) // 2)  # two writes for each failed try: the claim, and the failure
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ async def approve_at_once(here: Approving, *voters: tuple[str, Server]) -> None:
     for name, server in voters:
         person = await here.env.signed_in(name)
         address = await here.env.one(person)
-        person.browser.event_hooks = {"request": [Road(server)]}
+        person.browser.event_hooks = {"request": [PortRouter(server)]}
         opened.append((person, address, await person.visit(address)))
     await asyncio.gather(
         *(press(person, address, "approve", page=page) for person, address, page in opened)
@@ -225,7 +225,7 @@ async def approve_at_once(here: Approving, *voters: tuple[str, Server]) -> None:
 
 
 async def times_noted(here: Approving, what: str) -> int:
-    """Return how often the audit has this change of the person's questions."""
+    """Return how many audit entries of the person have this `what`."""
     entries = await audit_entries_of(
         here.env.env.service, (await here.env.env.elicitations())[0].owner
     )
@@ -249,7 +249,7 @@ async def test_two_people_who_vote_at_once_in_two_processes_decide_once(
             person = await approving.env.signed_in("frank")
             assert await approving.env.waiting(person) == []
             if ask is ask_as_program:
-                continue  # its result contains the comments, and these votes have none
+                continue  # a program's `result` expects comments, and these votes have none
             assert await result(approving.env) == f"{orders[-1]} is paid back"
     assert approving.shop.work == paid_by(ask, *orders)
 

@@ -52,7 +52,7 @@ def variables(text: str) -> dict[str, str]:
 
 
 def of_dockerfile(name: str) -> list[str]:
-    """Return the arguments of each such instruction, with its lines joined."""
+    """Return the arguments of each instruction `name`. Continued lines are joined."""
     return re.findall(rf"(?m)^\s*{name} (.*)$", DOCKERFILE.replace("\\\n", " "))
 
 

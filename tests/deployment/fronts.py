@@ -23,7 +23,7 @@ from tests.support.mcp_server import TLS
 from tests.support.processes import ended, error_of, start
 from tests.support.serving import bound, free_port
 
-NAME = "tools.example.com"  # in the files; localhost in these tests
+NAME = "tools.example.com"  # the host name in the files; these tests use localhost
 PORT = "8765"
 SERVE = ("python", "-P", "-m", "elicit_url", "serve", "{app}", "--fd", "{fd}")
 
@@ -53,7 +53,7 @@ Front = Callable[[Path, int, int], AbstractAsyncContextManager[Log]]
 def changed(text: str, changes: Mapping[str, str]) -> str:
     """Return the text with these changes. Every old part must be present."""
     for old, new in changes.items():
-        assert old in text, f"{old!r} is not there any more"
+        assert old in text, f"the text must contain {old!r}"
         text = text.replace(old, new)
     return text
 
@@ -131,7 +131,7 @@ async def caddy(folder: Path, front: int, back: int) -> AsyncIterator[Log]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontedHost(StartedHost):
-    """`elicit serve` behind one of these proxies."""
+    """`elicit serve` behind nginx or Caddy."""
 
     front: Front
 

@@ -18,7 +18,7 @@ def packages() -> Path:
 
 
 def found(name: str) -> str:
-    """Return the path of a tool that comes with the system."""
+    """Return the path of a tool that is installed in the system."""
     path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     assert path is not None, f"{name} is needed; .ci/run installs it"
     return path

@@ -8,7 +8,7 @@ from webapp.api.proxy import _response_headers
 from webapp.http.address import PublicAddress
 
 
-async def _names_none_of_our_routes(world: World, _: Door) -> None:
+async def _response_names_no_route_of_this_server(world: World, _: Door) -> None:
     # finding: XS2
     public_address = PublicAddress.parse(world.env.here.url)
     asked = httpx.URL("https://api.tracker.example/issues/7")
@@ -36,7 +36,7 @@ RULES = [
         says="A provider's response cannot name a route of this server",
         source="promise 13",
         cells={
-            Door.PROXY: _names_none_of_our_routes,
+            Door.PROXY: _response_names_no_route_of_this_server,
             Door.CALLBACK: "`flows.origin` checks the complete address of a provider before "
             "a browser gets it, and allows only origins from the operator's "
             "settings or the issuer's metadata",

@@ -67,7 +67,7 @@ async def _the_first_answer_of_a_key_counts(world: World, _: Door) -> None:
     assert (await world.state(asked)).status is Status.ACCEPTED
 
 
-async def _whoever_asks_never_decides(world: World, door: Door) -> None:
+async def _asker_never_decides(world: World, door: Door) -> None:
     """Try every way in which alice could approve her own request as one of the approvers."""
     asked = await world.asked_of_finance({"order": "o8"}, "Pay it back?")
     own = world.known(asked, Door.TOOL_2026)
@@ -144,19 +144,19 @@ RULES = [
         says="People cannot approve their own requests",
         source="docs/reference/threat-table.md, approvals by other people",
         cells={
-            Door.TOOL_2025: _whoever_asks_never_decides,
-            Door.TOOL_2026: _whoever_asks_never_decides,
+            Door.TOOL_2025: _asker_never_decides,
+            Door.TOOL_2026: _asker_never_decides,
             **every(
                 (Door.TASK, Door.BLOCK, Door.API, Door.CLIENT),
                 "a question with an approver has its own kind, which accepts only "
                 "an approver's proof, no matter how it is asked: "
                 "tests/attacks/test_decisions.py",
             ),
-            Door.PAGE: _whoever_asks_never_decides,
+            Door.PAGE: _asker_never_decides,
             Door.APPROVER: "tests/attacks/test_decisions.py tests an approver who asks",
-            Door.INBOX: _whoever_asks_never_decides,
-            Door.APPROVING_KEY: _whoever_asks_never_decides,
-            Door.TRUSTED_CODE: _whoever_asks_never_decides,
+            Door.INBOX: _asker_never_decides,
+            Door.APPROVING_KEY: _asker_never_decides,
+            Door.TRUSTED_CODE: _asker_never_decides,
             Door.CLIENT_FORM: "the server never sends a question for an approver to the client",
             Door.HOOK: "a hook cannot create an approver's proof",
             **every(ENTERING, "it cannot approve or decline"),

@@ -28,7 +28,7 @@ async def _shows_a_stranger_nothing(world: World, door: Door) -> None:
     assert "house" in (await world.page(asked)).text
 
 
-async def _is_not_changed_by_a_look(world: World, door: Door) -> None:
+async def _get_requests_do_not_change_question(world: World, door: Door) -> None:
     asked = await world.ask(door, QUESTION)
     before = await world.state(asked)
     person = await world.browser(asked.subject)
@@ -39,7 +39,7 @@ async def _is_not_changed_by_a_look(world: World, door: Door) -> None:
     assert await world.state(asked) == before
 
 
-async def _no_approver_decides_by_a_look(world: World, _: Door) -> None:
+async def _get_requests_of_approver_decide_nothing(world: World, _: Door) -> None:
     before = await world.asked_of_finance({"order": "o8"}, "Pay it back?")
     erin = await world.browser(ERIN)
     address = (await world.addresses_of_finance())[0]
@@ -50,7 +50,7 @@ async def _no_approver_decides_by_a_look(world: World, _: Door) -> None:
     assert await world.env.here.service.elicitations.get(before.id) == before
 
 
-async def _no_list_changes_by_a_look(world: World, _: Door) -> None:
+async def _get_requests_to_list_actions_change_nothing(world: World, _: Door) -> None:
     asked = await world.ask(Door.API, QUESTION)
     person = await world.browser(ANN)
     before = await world.state(asked)
@@ -89,10 +89,10 @@ RULES = [
         says="Opening an address (GET, HEAD, OPTIONS) changes nothing",
         source="promise 6",
         cells={
-            **every(ASKING, _is_not_changed_by_a_look),
-            Door.PAGE: _is_not_changed_by_a_look,
-            Door.APPROVER: _no_approver_decides_by_a_look,
-            Door.OWN_PAGES: _no_list_changes_by_a_look,
+            **every(ASKING, _get_requests_do_not_change_question),
+            Door.PAGE: _get_requests_do_not_change_question,
+            Door.APPROVER: _get_requests_of_approver_decide_nothing,
+            Door.OWN_PAGES: _get_requests_to_list_actions_change_nothing,
             **every(
                 (Door.CLIENT_FORM, Door.INBOX, Door.APPROVING_KEY, Door.TRUSTED_CODE),
                 "answers arrive as a POST or as a call, so a link scanner has no address to open",

@@ -54,7 +54,7 @@ async def _a_key_that_approves_works_during_a_flood(world: World, _: Door) -> No
     assert answered.status_code == 200
 
 
-async def _takes_no_token_for_calls(world: World, _: Door) -> None:
+async def _inbox_refuses_tokens_for_mcp_and_api(world: World, _: Door) -> None:
     # finding: XS12
     await world.asked_of_finance({"order": "o8"}, "Pay it back?")
     calls = await world.stack.enter_async_context(person_client(world.env, world.token(ERIN)))
@@ -78,7 +78,7 @@ async def _takes_no_token_for_calls(world: World, _: Door) -> None:
     assert waiting["decision"] == "waiting"
 
 
-async def _acts_by_no_token_for_calls(world: World, _: Door) -> None:
+async def _api_refuses_tokens_for_mcp_and_inbox(world: World, _: Door) -> None:
     # finding: XS12
     for use in ("mcp", "api/inbox"):
         acting = world.program.acting_for(world.token(ALICE, use=use))
@@ -88,7 +88,7 @@ async def _acts_by_no_token_for_calls(world: World, _: Door) -> None:
     assert (await acting.call("POST", json=ASKED)).status_code == 201
 
 
-async def _calls_by_no_token_for_the_api(world: World, _: Door) -> None:
+async def _mcp_refuses_tokens_for_api_and_inbox(world: World, _: Door) -> None:
     # finding: XS12
     for use in ("api", "api/inbox"):
         about = {"authorization": f"Bearer {world.token(ALICE, use=use)}"}
@@ -102,11 +102,13 @@ RULES = [
         says="A token works only for the purpose that it was issued for",
         source="promise 13",
         cells={
-            **every((Door.TOOL_2025, Door.TOOL_2026, Door.TASK), _calls_by_no_token_for_the_api),
-            Door.API: _acts_by_no_token_for_calls,
-            Door.CLIENT: _acts_by_no_token_for_calls,
-            Door.PROXY: _acts_by_no_token_for_calls,
-            Door.INBOX: _takes_no_token_for_calls,
+            **every(
+                (Door.TOOL_2025, Door.TOOL_2026, Door.TASK), _mcp_refuses_tokens_for_api_and_inbox
+            ),
+            Door.API: _api_refuses_tokens_for_mcp_and_inbox,
+            Door.CLIENT: _api_refuses_tokens_for_mcp_and_inbox,
+            Door.PROXY: _api_refuses_tokens_for_mcp_and_inbox,
+            Door.INBOX: _inbox_refuses_tokens_for_mcp_and_api,
             Door.APPROVING_KEY: "an API key has scopes, and the scope `approve` cannot be "
             "combined with another one: tests/attacks/test_api.py",
             **every(

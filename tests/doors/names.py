@@ -38,7 +38,7 @@ async def _by_a_program(world: World, door: Door, program: str, name: str) -> As
     return world.known(found[0], door)
 
 
-async def _is_given_once_more(world: World, door: Door) -> None:
+async def _name_completes_its_question_once(world: World, door: Door) -> None:
     # finding: XS1
     party = {
         Door.API: {"program": "shop"},
@@ -69,9 +69,9 @@ async def _is_given_once_more(world: World, door: Door) -> None:
             await service.elicitations.end(await world.state(other), Status.CANCELLED)
 
 
-async def _stands_for_no_other_question(world: World, door: Door) -> None:
+async def _name_completes_no_other_question(world: World, door: Door) -> None:
     # finding: XS1
-    await _is_given_once_more(world, door)
+    await _name_completes_its_question_once(world, door)
     complete, owner = world.env.here.service.completing.complete, world.owner(door)
     others = await _by_a_program(world, door, "other", f"order-{door.name}")
     with pytest.raises(Refused, match="elicitation_id"):
@@ -87,7 +87,7 @@ async def _stands_for_no_other_question(world: World, door: Door) -> None:
 
 async def _tool_cannot_have_a_reserved_name(world: World, door: Door) -> None:
     # finding: XS1
-    await _stands_for_no_other_question(world, door)
+    await _name_completes_no_other_question(world, door)
     for tool in RESERVED:
         with pytest.raises(Refused, match="Rename the tool"):
             await world.ask(door, visit(f"order-{door.name}"), tool=tool)
@@ -185,7 +185,7 @@ RULES = [
         says="An `elicitation_id` works only for the program, tool or block that chose it",
         source="promise 13",
         cells={
-            **every(ASKING, _stands_for_no_other_question),
+            **every(ASKING, _name_completes_no_other_question),
             **every((Door.TOOL_2025, Door.TOOL_2026, Door.TASK), _tool_cannot_have_a_reserved_name),
             Door.TRUSTED_CODE: _is_not_completed_by_another_name,
             Door.HOOK: "a hook can change the texts of a question, but not its `elicitation_id`",

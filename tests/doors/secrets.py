@@ -30,7 +30,7 @@ async def _typed(world: World, asked: Asked, **answers: str) -> Page:
     return Page.of(sent)
 
 
-async def _no_result_says_it(world: World, door: Door) -> None:
+async def _result_masks_secret(world: World, door: Door) -> None:
     body = world.fresh(SECRET)
     if door is Door.TASK:
         client = await world.task_client()
@@ -46,7 +46,7 @@ async def _no_result_says_it(world: World, door: Door) -> None:
     assert TYPED[:8] not in result
 
 
-async def _no_page_says_it_again(world: World, _: Door) -> None:
+async def _page_does_not_repeat_secret(world: World, _: Door) -> None:
     asked = await world.ask(Door.API, {**world.fresh(SECRET), "schema": LONG})
     page = await _typed(world, asked, key=TYPED, host="db.example.com")
     assert page.status == 422
@@ -62,13 +62,13 @@ RULES = [
         "that asked, and never a model, client, page or log",
         source="promise 7",
         cells={
-            **every((Door.TOOL_2025, Door.TOOL_2026, Door.TASK), _no_result_says_it),
+            **every((Door.TOOL_2025, Door.TOOL_2026, Door.TASK), _result_masks_secret),
             **every(
                 (Door.BLOCK, Door.API, Door.CLIENT),
                 "the application or program that asks receives the secret, and no "
                 "model reads its result",
             ),
-            Door.PAGE: _no_page_says_it_again,
+            Door.PAGE: _page_does_not_repeat_secret,
             Door.CLIENT_FORM: "secrets are asked only on the server's pages: "
             "tests/webapp/mcp/test_kinds.py",
             Door.TRUSTED_CODE: "custom code can complete visits and forms, but no secrets",

@@ -82,7 +82,7 @@ def questions() -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
     }
 
 
-async def _stands_whole_on_the_page(world: World, door: Door) -> None:
+async def _page_shows_the_whole_question(world: World, door: Door) -> None:
     # finding: XS3
     for kind, (about, shown) in questions().items():
         asked = await world.ask(door, {"kind": kind, **about})
@@ -111,7 +111,7 @@ DROPPED: Mapping[str, Mapping[str, Any]] = {
 
 async def _texts_of_a_schema_are_shown_or_refused(world: World, door: Door) -> None:
     # finding: XS3
-    await _stands_whole_on_the_page(world, door)
+    await _page_shows_the_whole_question(world, door)
     for schema in DROPPED.values():
         with pytest.raises(Refused, match="cannot be asked as a form"):
             await world.ask(door, {"kind": "form", "message": "Which one?", "schema": schema})
@@ -129,7 +129,7 @@ async def _texts_of_a_schema_are_shown_or_refused(world: World, door: Door) -> N
         await world.end_all()
 
 
-async def _is_refused_where_it_is_asked(world: World, door: Door) -> None:
+async def _too_large_arguments_are_refused(world: World, door: Door) -> None:
     # finding: XS4
     for words, arguments in TOO_MUCH.items():
         with pytest.raises(Refused, match=re.escape(words)):
@@ -137,9 +137,9 @@ async def _is_refused_where_it_is_asked(world: World, door: Door) -> None:
     assert not await world.open(door)
 
 
-async def _is_refused_at_a_gate(world: World, door: Door) -> None:
+async def _too_large_arguments_are_refused_at_gate(world: World, door: Door) -> None:
     # finding: XS4
-    await _is_refused_where_it_is_asked(world, door)
+    await _too_large_arguments_are_refused(world, door)
     for tool in ("gated", "gated_by_finance"):
         for words, arguments in TOO_MUCH.items():
             text = await world.call(door, tool, what=arguments)
@@ -153,7 +153,7 @@ async def _is_refused_at_a_gate(world: World, door: Door) -> None:
         await world.call(door, "gated", what=deep)
 
 
-async def _approvers_see_all_of_it(world: World, door: Door) -> None:
+async def _approvers_see_the_whole_request(world: World, door: Door) -> None:
     # finding: XS3
     asked = await world.asked_of_finance({"iban": IBAN, "note": NOTE}, MESSAGE)
     erin = await world.browser(ERIN)
@@ -172,7 +172,7 @@ async def _approvers_see_all_of_it(world: World, door: Door) -> None:
         assert answer["arguments"] == {"iban": IBAN, "note": NOTE}
 
 
-async def _a_key_sees_all_of_it(world: World, _: Door) -> None:
+async def _approving_key_reads_the_whole_request(world: World, _: Door) -> None:
     # finding: XS3
     about = {"kind": "confirm", "message": MESSAGE, "arguments": {"note": NOTE}}
     asked = await world.ask(Door.API, about)
@@ -195,10 +195,10 @@ RULES = [
         source="promise 13",
         cells={
             **every(ASKING, _texts_of_a_schema_are_shown_or_refused),
-            Door.PAGE: _stands_whole_on_the_page,
-            Door.APPROVER: _approvers_see_all_of_it,
-            Door.INBOX: _approvers_see_all_of_it,
-            Door.APPROVING_KEY: _a_key_sees_all_of_it,
+            Door.PAGE: _page_shows_the_whole_question,
+            Door.APPROVER: _approvers_see_the_whole_request,
+            Door.INBOX: _approvers_see_the_whole_request,
+            Door.APPROVING_KEY: _approving_key_reads_the_whole_request,
             Door.CLIENT_FORM: "if the client's form might not show the question completely, the "
             "server asks on its own page: "
             "tests/webapp/mcp/test_what_is_shown.py",
@@ -219,9 +219,11 @@ RULES = [
         "a larger question is refused when it is asked",
         source="promise 13",
         cells={
-            Door.TOOL_2025: _is_refused_at_a_gate,
-            Door.TOOL_2026: _is_refused_at_a_gate,
-            **every((Door.TASK, Door.BLOCK, Door.API, Door.CLIENT), _is_refused_where_it_is_asked),
+            Door.TOOL_2025: _too_large_arguments_are_refused_at_gate,
+            Door.TOOL_2026: _too_large_arguments_are_refused_at_gate,
+            **every(
+                (Door.TASK, Door.BLOCK, Door.API, Door.CLIENT), _too_large_arguments_are_refused
+            ),
             Door.HOOK: _a_hook_cannot_ask_for_more,
             **every(
                 (Door.PAGE, Door.APPROVER, Door.INBOX, Door.CLIENT_FORM, Door.APPROVING_KEY),

@@ -49,7 +49,7 @@ def test_every_error_has_name_codes_and_docstring(name: str) -> None:
     assert re.fullmatch(r"[A-Z_]+", error.name)
     assert error.jsonrpc_code < 0
     # finding: XQ10
-    assert error.code == error.name  # as in problem details and results
+    assert error.code == error.name  # problem details and tool results contain this code
     assert 400 <= error.http_status <= 599
     assert error.__doc__
 

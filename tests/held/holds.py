@@ -102,7 +102,7 @@ class Held:
             self.came_to = await self.finish()
         return self.came_to
 
-    async def look(self) -> None:
+    async def sweep(self) -> None:
         """Run the sweeper three times, and renew the holder's leases before each run."""
         for _ in range(3):
             self.world.here.clock.tick(seconds=15)
@@ -178,7 +178,7 @@ def _call(revision: str, tool: str) -> Holds:
             async def cancel() -> str:
                 await cut(call)
                 if revision == LEGACY and tool != "ship":
-                    await world.calm()  # the call is stopped where it waits
+                    await world.calm()  # wait until the cancelled call has stopped
                 world.goes_on.set()
                 await world.calm()
                 return "cancelled"
@@ -315,10 +315,10 @@ async def _question(world: World) -> AsyncGenerator[Held]:
         return f"{(await world.till.post(asked['id'], 'cancel')).status_code}"
 
     person = await world.here.browser()
-    yield Held(world=world, person=person, finish=finish, cancel=cancel, renew=_nobody)
+    yield Held(world=world, person=person, finish=finish, cancel=cancel, renew=_nothing_to_do)
 
 
-async def _left(world: World, *, is_made: bool) -> tuple[Call, Person]:
+async def _call_left_by_dead_process(world: World, *, is_made: bool) -> tuple[Call, Person]:
     """Return a call whose process died while it held the payment, with or without a result."""
     service, presenter = world.here.service, Holding()
     call = Call(
@@ -345,10 +345,10 @@ async def _left(world: World, *, is_made: bool) -> tuple[Call, Person]:
     return call, person
 
 
-def _dead(*, is_made: bool) -> Holds:
+def _dead_process(*, is_made: bool) -> Holds:
     @asynccontextmanager
     async def held(world: World) -> AsyncGenerator[Held]:
-        call, person = await _left(world, is_made=is_made)
+        call, person = await _call_left_by_dead_process(world, is_made=is_made)
 
         async def finish() -> str:
             """Repeat the same call."""
@@ -362,7 +362,9 @@ def _dead(*, is_made: bool) -> Holds:
                 return "asks for a new payment"
             return task.result()
 
-        yield Held(world=world, person=person, finish=finish, cancel=_nobody, renew=_nobody)
+        yield Held(
+            world=world, person=person, finish=finish, cancel=_nothing_to_do, renew=_nothing_to_do
+        )
 
     return held
 
@@ -406,9 +408,9 @@ def _asked_again(body: dict[str, Any], *names: str) -> Holds:
             cancelled = await world.till.post(asked["id"], "cancel")
             return "cancelled" if cancelled.status_code == 200 else f"{cancelled.status_code}"
 
-        held = Held(world=world, person=person, finish=finish, cancel=cancel, renew=_nobody)
+        held = Held(world=world, person=person, finish=finish, cancel=cancel, renew=_nothing_to_do)
         await world.send(claim(await world.payment()))
-        await held.look()
+        await held.sweep()
         for _ in range(2):  # only the second request opens the question again
             asked = (await world.till.ask(body, name=second)).json()
         assert asked["url"], asked
@@ -417,7 +419,7 @@ def _asked_again(body: dict[str, Any], *names: str) -> Holds:
     return held
 
 
-async def _nobody() -> str:
+async def _nothing_to_do() -> str:
     return "nothing to cancel"
 
 
@@ -432,8 +434,8 @@ HOLDS: Mapping[str, Holds] = {
     "an `asking` block": _block,
     "a program's run, inside `once`": _program,
     "an API answer that is not yet `taken`": _question,
-    "a call whose process died": _dead(is_made=False),
-    "a result that may have been delivered": _dead(is_made=True),
+    "a call whose process died": _dead_process(is_made=False),
+    "a result that may have been delivered": _dead_process(is_made=True),
     "a new question for the same payment": _asked_again(PAYMENT, "one", "one"),
     "a new question for a permanent purchase": _asked_again(
         {**PAYMENT, "once": True}, "one", "two"

@@ -89,7 +89,7 @@ async def _inquiry(held: Held) -> str:
 async def _deliver_and_sweep(held: Held, event: dict[str, Any]) -> str:
     """Deliver a provider event, run the sweeper, and return the payment's status."""
     await held.world.send(event)
-    await held.look()
+    await held.sweep()
     return (await held.world.payment()).status.value
 
 
@@ -106,7 +106,7 @@ async def _failed_refund(held: Held) -> str:
         await _becomes(held, lambda one: one.refunded == one.amount)
         await _press_at_provider(provider, page, "refund_fails")
     await _becomes(held, lambda one: bool(one.failed_refunds))
-    await held.look()
+    await held.sweep()
     return state_of(await held.world.payment())
 
 
@@ -130,7 +130,7 @@ async def _cancel(held: Held) -> str:
 
 async def _expiry(held: Held) -> str:
     here = held.world.here
-    for _ in range(16 * 12):  # longer than any question lasts, in steps that renew leases
+    for _ in range(16 * 12):  # 32 minutes, longer than any question is open
         here.clock.tick(seconds=10)
         await held.renew()
     await fall_due(here.service)
@@ -164,7 +164,7 @@ async def _lost_delivery(held: Held) -> str:
     await held.end()
     await _loses(held, copies)
     held.world.here.clock.tick(days=8)
-    await held.look()
+    await held.sweep()
     (row,) = (await list_payments(held.world.here.service, only_open=True)).rows
     return "on the operator's list" if row.standing == "made" else row.standing
 
@@ -189,7 +189,7 @@ async def _loses(held: Held, copies: Sequence[Record]) -> None:
     await high_water.make_mark()
     await go_back(held.world.store, copies, newer=[payment.owner])
     await _apply(here.service.elicitations, None)
-    await held.look()
+    await held.sweep()
     back = await high_water.step_back()
     assert back is not None
     assert back.is_handled

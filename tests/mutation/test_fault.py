@@ -10,7 +10,7 @@ import pytest
 from tests.mutation.fault import OUTCOMES, PLANTED, Fault, Location, faults_of
 from tests.mutation.packages import PROJECT, shares, sources_of
 from tests.mutation.reach import marked
-from tests.mutation.trial import KILLED, Teller, likely_files
+from tests.mutation.trial import KILLED, FailureReport, likely_files
 
 FAULT = Fault(
     id="F000",
@@ -124,5 +124,5 @@ def test_failed_test_is_reported_on_its_own_line_after_unfinished_output() -> No
     report = pytest.TestReport(
         "tests/test_a.py::test_b", ("", None, ""), {}, outcome="failed", longrepr=None, when="call"
     )
-    Teller(log).pytest_runtest_logreport(report)
+    FailureReport(log).pytest_runtest_logreport(report)
     assert log.getvalue().splitlines() == ["..F", f"{KILLED}{report.nodeid}"]

@@ -86,10 +86,10 @@ class Picked:
         return item.get_closest_marker("slow") is None
 
 
-class Teller:
+class FailureReport:
     """A pytest plugin that reports the running and the failed test.
 
-    pytest prints into the same file, and has perhaps not ended its line.
+    pytest prints into the same file, so the last line may be unfinished when this plugin writes.
     """
 
     def __init__(self, log: TextIO) -> None:
@@ -186,7 +186,7 @@ class Copy:
             ):
                 how = [*QUIETLY, f"--basetemp={self.top.parent / 'tmp'}"]
                 how += ["-x"] if stops else []
-                code = pytest.main([*how, *files], plugins=[Teller(log), *plugins])
+                code = pytest.main([*how, *files], plugins=[FailureReport(log), *plugins])
             if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
                 with self._log.open("a") as reported:
                     reported.write(ENDED + "\n")

@@ -37,9 +37,9 @@ NO_PACKAGE = "npm cannot install the OpenID providers on this machine"
 PATIENCE_SECONDS = 300.0
 STEPS_AT_MOST = 20
 OUR_ID = "our id"
-OUR_SECRET = "our:secret/%+"  # Basic authentication must encode it
+OUR_SECRET = "our:secret/%+"  # has characters that HTTP Basic must encode
 ASSISTANT = "an assistant"
-ASSISTANT_BACK = "http://127.0.0.1:1/callback"  # no request goes there
+ASSISTANT_BACK = "http://127.0.0.1:1/callback"  # no test sends a request to this address
 PEOPLE = {
     "alice": {"name": "Alice", "preferred_username": "alice", "email": "alice@acme.example"},
     "bob": {"name": "Bob", "preferred_username": "bob", "email": "bob@acme.example"},

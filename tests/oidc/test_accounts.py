@@ -69,7 +69,7 @@ async def connected(here: OAuthEnv, guest: Guest, *scopes: str) -> tuple[Client,
     return Client(provider=provider, client_id=id, client_secret=secret), connection
 
 
-async def lead(talk: Talk[T]) -> T:
+async def run_talk(talk: Talk[T]) -> T:
     async with new_browser() as http:
         return await led(talk, http)
 
@@ -211,13 +211,13 @@ async def test_refresh_replaces_both_tokens(acme: OpenIdProvider, newcomer: Newc
         client, first = await connected(here, alice, "offline_access", "email")
         assert first.refresh_token is not None
         now = here.clock()
-        renewed = await lead(refresh(client, first, now=now))
+        renewed = await run_talk(refresh(client, first, now=now))
         second = refreshed(first, renewed, now=now)
         assert second.refresh_token not in (None, first.refresh_token)
         assert second.access_token != first.access_token
         assert second.scopes == first.scopes == ("openid", "offline_access", "email")
         assert (await userinfo(acme, second.access_token)).json()["email"] == "alice@acme.example"
-        third = refreshed(second, await lead(refresh(client, second, now=now)), now=now)
+        third = refreshed(second, await run_talk(refresh(client, second, now=now)), now=now)
         assert (await userinfo(acme, third.access_token)).status_code == 200
 
 
@@ -227,10 +227,10 @@ async def test_reused_refresh_token_revokes_whole_token_family(
     async with office(acme, **LASTING) as here:
         client, first = await connected(here, await newcomer(acme, "alice"), "offline_access")
         now = here.clock()
-        second = refreshed(first, await lead(refresh(client, first, now=now)), now=now)
+        second = refreshed(first, await run_talk(refresh(client, first, now=now)), now=now)
         for dead in (first, second):
             with pytest.raises(RefreshTokenGone) as gone:
-                await lead(refresh(client, dead, now=now))
+                await run_talk(refresh(client, dead, now=now))
             assert gone.value.reason == "invalid_grant"
         assert (await userinfo(acme, second.access_token)).status_code == 401
 
@@ -242,8 +242,8 @@ async def test_grant_revoked_at_provider_ends_account(
         client, connection = await connected(here, await newcomer(acme, "alice"), "offline_access")
         acme.change()  # the provider forgets all state
         with pytest.raises(RefreshTokenGone):
-            await lead(refresh(client, connection, now=here.clock()))
-        assert await lead(revoke(client, connection, now=here.clock()))
+            await run_talk(refresh(client, connection, now=here.clock()))
+        assert await run_talk(revoke(client, connection, now=here.clock()))
 
 
 async def test_wrong_client_secret_does_not_lose_account(
@@ -253,9 +253,9 @@ async def test_wrong_client_secret_does_not_lose_account(
         client, connection = await connected(here, await newcomer(acme, "alice"), "offline_access")
         stale = replace(client, client_secret="another secret than the registered one")
         with pytest.raises(Failed, match="invalid_client"):
-            await lead(refresh(stale, connection, now=here.clock()))
-        assert not await lead(revoke(stale, connection, now=here.clock()))
-        await lead(refresh(client, connection, now=here.clock()))
+            await run_talk(refresh(stale, connection, now=here.clock()))
+        assert not await run_talk(revoke(stale, connection, now=here.clock()))
+        await run_talk(refresh(client, connection, now=here.clock()))
 
 
 async def test_revoked_connection_cannot_be_used(acme: OpenIdProvider, newcomer: Newcomer) -> None:
@@ -264,13 +264,13 @@ async def test_revoked_connection_cannot_be_used(acme: OpenIdProvider, newcomer:
         assert connection.refresh_token is not None
         keys = (connection.access_token, connection.refresh_token)
         assert [await is_active(client, acme, key) for key in keys] == [True, True]
-        assert await lead(revoke(client, connection, now=here.clock()))
+        assert await run_talk(revoke(client, connection, now=here.clock()))
         assert [await is_active(client, acme, key) for key in keys] == [False, False]
         assert (await userinfo(acme, connection.access_token)).status_code == 401
         with pytest.raises(RefreshTokenGone):
-            await lead(refresh(client, connection, now=here.clock()))
+            await run_talk(refresh(client, connection, now=here.clock()))
         # The tokens are already revoked, and a second revocation succeeds too.
-        assert await lead(revoke(client, connection, now=here.clock()))
+        assert await run_talk(revoke(client, connection, now=here.clock()))
 
 
 async def test_connection_without_refresh_token_can_be_revoked(
@@ -279,7 +279,7 @@ async def test_connection_without_refresh_token_can_be_revoked(
     async with office(acme) as here:
         client, connection = await connected(here, await newcomer(acme, "alice"), "email")
         assert connection.refresh_token is None
-        assert await lead(revoke(client, connection, now=here.clock()))
+        assert await run_talk(revoke(client, connection, now=here.clock()))
         assert (await userinfo(acme, connection.access_token)).status_code == 401
 
 
@@ -332,11 +332,11 @@ async def test_disconnect_on_page_revokes_both_tokens_at_provider(
 async def device_code(acme: OpenIdProvider, *scopes: str) -> DeviceCode:
     acme.configure(clients=DEVICE)
     now = real_time()()
-    return await lead(oauth_device.start(acme.client(), scopes, now=now))
+    return await run_talk(oauth_device.start(acme.client(), scopes, now=now))
 
 
 async def poll(acme: OpenIdProvider, code: DeviceCode) -> Grant | Pending:
-    return await lead(oauth_device.poll(acme.client(), code, now=real_time()()))
+    return await run_talk(oauth_device.poll(acme.client(), code, now=real_time()()))
 
 
 async def test_person_can_approve_device_code_on_another_device(

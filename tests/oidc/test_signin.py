@@ -73,14 +73,14 @@ class Desk:
 
     async def leave(self, **options: bool) -> Redirect:
         talk = self.way.begin(await self.metadata(), now=self.clock(), **options)
-        return await self.lead(talk)
+        return await self.run_talk(talk)
 
     async def arrive(self, departure: Redirect, back: str, **changes: Any) -> SignedIn:
         """Handle the provider's redirect. `changes` replace values that the browser stored."""
         stored = {**cast("dict[str, Any]", departure.attempt_data), **changes}
         arrival = CallbackParams(parameters=tuple(parse_qsl(urlsplit(back).query)))
         found = await self.metadata()
-        return await self.lead(
+        return await self.run_talk(
             self.way.finish(arrival, attempt_data=stored, metadata=found, now=self.clock())
         )
 
@@ -88,7 +88,7 @@ class Desk:
         departure = await self.leave(**options)
         return await self.arrive(departure, await guest.walk(departure.url))
 
-    async def lead(self, talk: Talk[T]) -> T:
+    async def run_talk(self, talk: Talk[T]) -> T:
         return await led(talk, self.http)
 
     async def read(self, token: str, resource: Resource | None = None) -> Verified:

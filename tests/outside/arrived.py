@@ -56,9 +56,12 @@ async def _is_not_refunded(process_pool: ProcessPool, store: str, *, dies: bool)
 
 
 async def _is_on_the_list(env: AccountEnv) -> bool:
-    """Check the list eight days later, when the sweeper has refunded unused payments."""
+    """Check eight days later that the sweeper left the payment to the operator's list.
+
+    By then, the sweeper would have refunded an unused payment.
+    """
     async with env.start(later=EIGHT_DAYS) as server:
-        for _ in range(2):  # at the second check, the first one's work is done
+        for _ in range(2):  # the second sweep begins after the work of the first
             await server.says("looks")
         rows = await output_of(env, "listed")
     refunds = (await env.stripe(REFUNDS))["data"]

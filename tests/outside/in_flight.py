@@ -28,7 +28,7 @@ FEW = 2 * len(KINDS) * len(REVISIONS)  # the number of calls if `times` is 1
 MANY = 200
 TRIES_AT_MOST = 40
 SETTINGS = {"ELICIT_PENDING_PER_OWNER": "200"}  # one person gets all questions
-# Each kind's expected result, if the person did what was asked. It follows kind and number.
+# By kind: the expected result, which follows the kind and the call's number.
 COMES_TO: Mapping[str, str] = {
     "visit": "ann",
     "account": "octocat",
@@ -148,7 +148,7 @@ async def in_flight(
     return {each: call.result() for each, call in calls.items()}
 
 
-def judged(texts: Mapping[Flow, str], *, home: Path) -> Iterator[tuple[str, bool]]:
+def cases_of(texts: Mapping[Flow, str], *, home: Path) -> Iterator[tuple[str, bool]]:
     """Yield cases about the calls' results and the tools' work, and whether each case passed."""
     for (kind, revision, one), text in texts.items():
         is_right = re.fullmatch(f"{kind} {one} (?:{COMES_TO[kind]})", text) is not None
@@ -210,7 +210,7 @@ class _People:
 
 
 class _PaidAlready(Exception):
-    """The person's redirect after the payment was lost, so the page offers only a refund."""
+    """The redirect after the payment did not arrive, so the page offers only a refund."""
 
 
 def _see(step: str) -> None:

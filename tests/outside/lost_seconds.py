@@ -29,7 +29,7 @@ async def _by_failover(home: Path) -> AsyncIterator[tuple[str, bool]]:
         await pair.lose_primary("killed")
         await pair.promote()
         await comes(instances.are_ready)
-        async for each in _judged(instances, before):
+        async for each in _cases_of(instances, before):
             yield each
 
 
@@ -53,7 +53,7 @@ async def _by_copy(home: Path) -> AsyncIterator[tuple[str, bool]]:
         await comes(is_marked_again)
     shutil.move(copy, store)  # both processes have ended and left no write-ahead log
     async with two_instances(f"sqlite:///{store}", home) as instances:
-        async for each in _judged(instances, before):
+        async for each in _cases_of(instances, before):
             yield each
 
 
@@ -61,7 +61,7 @@ def _marks(home: Path) -> list[bytes]:
     return [each.read_bytes() for each in sorted(home.glob("marks/*"))]
 
 
-async def _judged(instances: Instances, before: list[str]) -> AsyncIterator[tuple[str, bool]]:
+async def _cases_of(instances: Instances, before: list[str]) -> AsyncIterator[tuple[str, bool]]:
     async def is_noticed() -> bool:
         return any(instances.which_logged("store.stepped_back"))
 

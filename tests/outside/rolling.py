@@ -12,9 +12,9 @@ from tests.outside.in_flight import (
     SETTINGS,
     TOOLS,
     Served,
+    cases_of,
     in_flight,
     is_paid_once,
-    judged,
 )
 from tests.support.cli import output_until, run, serving
 from tests.support.mcp_server import new_browser
@@ -40,7 +40,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
             sandbox = (await browser.get(f"{server.url}/health")).json()["sandbox"]
             served = Served(url=server.url, sandbox=sandbox, browser=browser)
             texts = await in_flight(served, restart, number=MANY if times > 1 else FEW)
-        for case in judged(texts, home=home):
+        for case in cases_of(texts, home=home):
             yield case
         payments = json.loads((await run("payments", "list", "--json", home=home)).out)
         yield "each payment is made and used once", is_paid_once(texts, payments)

@@ -19,9 +19,9 @@ from tests.outside.in_flight import (
     SETTINGS,
     TOOLS,
     Served,
+    cases_of,
     in_flight,
     is_paid_once,
-    judged,
 )
 from tests.support.cli import run
 from tests.support.mcp_server import new_browser
@@ -72,7 +72,7 @@ async def _with(store: str, *, number: int) -> AsyncIterator[tuple[str, bool]]:
                 browser=person.browser,
             )
             texts = await in_flight(at, restart, number=number)
-            for case in judged(texts, home=home):
+            for case in cases_of(texts, home=home):
                 yield case
             yield "each webhook arrives in the end", books.sent == books.received
             bought = sum(kind == "buy" for kind, _, _ in texts)

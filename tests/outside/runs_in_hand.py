@@ -50,7 +50,7 @@ async def _is_right(process_pool: ProcessPool, store: str, takes: Takes, *, is_f
         ):
             browser.cookies.set("user", "ann")
             key = await _key(env)
-            browser.headers["authorization"] = f"Bearer {key}"  # for the API: pages ignore it
+            browser.headers["authorization"] = f"Bearer {key}"  # only the API reads this header
             async with env.start(key=key):
                 made: list[str] = []
                 try:

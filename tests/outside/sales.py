@@ -30,7 +30,7 @@ class Sales:
 
     async def charges(self) -> int:
         """Return the number of paid sessions that were not refunded."""
-        reported = [one["event"]["data"]["object"] for one in await self.env.carried()]
+        reported = [one["event"]["data"]["object"] for one in await self.env.delivered()]
         given = (await self.env.stripe("/stripe/v1/refunds?limit=100"))["data"]
         paid = {one["payment_intent"] for one in reported if one.get("payment_status") == "paid"}
         return len(paid - {one["payment_intent"] for one in given})

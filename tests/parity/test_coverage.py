@@ -19,7 +19,7 @@ ROWS = {
     "L": 13,
 }
 # Findings of trials from outside: S security, R nothing lost, M money, A authors, P speed, T tests,
-# H machines, I identity providers, C the card.
+# H machines, I identity providers, C the proofs of each kind.
 FOUND = {"S": 32, "R": 19, "M": 11, "A": 10, "H": 8, "I": 3, "P": 1, "T": 4, "C": 1}
 FINDINGS = [f"{about}{number}" for about, last in FOUND.items() for number in range(1, last + 1)]
 FINDINGS += ["I4", "I5", "I6", "I8", "I9", "I10"]

@@ -198,7 +198,7 @@ async def still_open(payment_env: PaymentEnv | Shop) -> list[PaymentRow]:
     return [*(await list_payments(payment_env.service, only_open=True)).rows]
 
 
-async def noted(payment_env: PaymentEnv | Shop) -> str:
+async def note_of_open_payment(payment_env: PaymentEnv | Shop) -> str:
     """Return the note that the operator sees at the first open payment."""
     return (await still_open(payment_env))[0].note or ""
 

@@ -121,7 +121,7 @@ class AuthlibServer(AuthorizationServer, httpx.AsyncBaseTransport):  # type: ign
                 return httpx.Response(404)
 
     def authorized(self, url: str, user: str | None) -> httpx.Response:
-        """Answer an authorization request. `user` grants it; if None, nobody does."""
+        """Answer an authorization request, which `user` grants. None grants nothing."""
         person = None if user is None else _User(id=user)
         request = httpx.Request("GET", url)
         try:

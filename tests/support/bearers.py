@@ -20,7 +20,7 @@ from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
 
 
-class There:
+class FakeIssuer:
     """A fake issuer that counts requests for its keys and introspections."""
 
     def __init__(self) -> None:
@@ -68,11 +68,11 @@ class Answer:
         return json.loads(self.body)
 
 
-class Door:
+class ProtectedEndpoint:
     """The protected endpoint, called without a network."""
 
     def __init__(self, resource: Resource = RESOURCE, *, asks: bool = False) -> None:
-        self.there = There()
+        self.there = FakeIssuer()
         self.there.issuer = resource.issuer
         self.clock = Clock()
         provider = openid("signin", resource.issuer, label="Example")

@@ -21,7 +21,7 @@ class HandLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.clock = clock
         self.on_idle: Callable[[], bool] = lambda: False
-        self._selector = self  # the loop calls `select` of its selector: here, of itself
+        self._selector = self  # the loop is its own selector, whose `select` it calls
 
     def time(self) -> float:
         return (self.clock.now - NOON).total_seconds()

@@ -522,7 +522,7 @@ class _Exchange:
             self._answer += message.get("body", b"")
 
     def end(self) -> None:
-        self._note_request()  # again, for a body that the app did not read to its end
+        self._note_request()  # note the request again, in case the app did not read its whole body
         text = self._answer.decode(errors="replace")
         kind = _kind(self._answered)
         if kind == "application/problem+json":

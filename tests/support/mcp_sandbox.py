@@ -142,7 +142,7 @@ class SandboxEnv:
             reply = await client.post(self.sandbox.url + path, json=wish, headers=headers)
         assert reply.status_code == 200, reply.text
 
-    async def look_through(self) -> None:
+    async def check_traffic(self) -> None:
         """Check that no secret, token or key occurred in any message."""
         reported = bytes(self.tap.received)
         account = [token for c in await self.connections() for token in (c.access_token,) if token]
@@ -213,7 +213,7 @@ async def sandbox_env(
             yield here
         finally:
             await env.aclose()
-        await here.look_through()
+        await here.check_traffic()
 
 
 @asynccontextmanager

@@ -240,7 +240,7 @@ async def oauth_env(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """A port for an application process, and the sandbox that serves it."""
+    """A port for an application process, and the sandbox of that process."""
 
     settings: Settings
     sandbox: Sandbox

@@ -54,7 +54,7 @@ SLACK = Provider(authorize="/slack/oauth/v2/authorize", token="/slack/api/oauth.
 
 
 class Person:
-    """A browser at the sandbox, and the client that sent it there."""
+    """A browser at the sandbox, and the OAuth client that sent the browser there."""
 
     def __init__(self, http: httpx.AsyncClient, sandbox: Sandbox) -> None:
         self.http = http

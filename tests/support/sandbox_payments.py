@@ -71,7 +71,7 @@ class Paying:
     async def collected(self, elicitation: Elicitation) -> ProviderSession:
         return await self.run(self.gateway.collect(elicitation, session_of(elicitation)))
 
-    async def judged(self, elicitation: Elicitation) -> SessionStatus:
+    async def verified_status(self, elicitation: Elicitation) -> SessionStatus:
         """Collect the payment, and return the verified status of the session."""
         found = await self.collected(elicitation)
         return verify_session(elicitation, found, seller=self.gateway.seller)

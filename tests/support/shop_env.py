@@ -334,9 +334,9 @@ class Shop:
         """Refund the latest payment, or a part of it, at the provider and not through the shop."""
         payment = (await self.payments())[-1]
         assert payment.payment_intent is not None
-        return await self.give_back_there(payment.payment_intent, **about)
+        return await self.refund_at_provider(payment.payment_intent, **about)
 
-    async def give_back_there(self, payment_intent: str, **about: str) -> dict[str, Any]:
+    async def refund_at_provider(self, payment_intent: str, **about: str) -> dict[str, Any]:
         posted = len(self.post)
         refund = await self._in_sandbox("refunds", payment_intent=payment_intent, **about)
         await eventually(lambda: len(self.post) > posted)

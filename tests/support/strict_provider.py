@@ -31,9 +31,9 @@ RETURN = "https://elicit.example/callback/x"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
-    """The rules of the provider and its replies. `extra` are the parameters that it requires."""
+    """The rules of the provider and its replies. `extra` are additional required parameters."""
 
-    pkce: str = "optional"  # or required, refused
+    pkce: str = "optional"  # "optional", "required" or "refused"
     auth: str = "basic"
     body: str = "form"
     id_parameter: str = "client_id"
@@ -50,20 +50,19 @@ class Habits:
     reply: Mapping[str, Any] = field(default_factory=dict[str, Any])
     nest: str | None = None  # the member that holds the token
     callback: Mapping[str, str] = field(default_factory=dict[str, str])
-    error: Mapping[str, str] = field(
-        default_factory=dict[str, str]
-    )  # in the callback, instead of a code
-    # The addresses that requests must have. None: not checked.
+    # The parameters of the callback if it reports an error instead of a code.
+    error: Mapping[str, str] = field(default_factory=dict[str, str])
+    # The addresses that requests must have. None means that the provider accepts any address.
     authorize: str | None = None
     token: str | None = None
     refresh: str | None = None
-    person: tuple[str, str] | None = None  # method and address
+    person: tuple[str, str] | None = None  # the method and the address
     who: Mapping[str, Any] = field(default_factory=dict[str, Any])
     bearer: str = "Bearer"
     metadata: Mapping[str, Any] | None = None
     userinfo: Mapping[str, Any] | None = None
-    scopes: str | None = None  # the scopes in replies; None: the requested scopes
-    replies: str = "json"  # or form: the format of the token endpoint's replies
+    scopes: str | None = None  # the scopes in replies, or None for the requested scopes
+    replies: str = "json"  # the format of the token endpoint's replies: "json" or "form"
 
 
 class Refused(AssertionError):

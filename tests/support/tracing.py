@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
 
-class _WhileLooked(Sampler):
+class _SampleDuringTests(Sampler):
     is_on = False
 
     def should_sample(self, *about: Any, **more: Any) -> SamplingResult:
@@ -25,12 +25,12 @@ class _WhileLooked(Sampler):
         return SamplingResult(decision, attributes)
 
     def get_description(self) -> str:
-        return "while a test looks"
+        return "samples while a test uses `traces`"
 
 
 @cache
-def _collecting() -> tuple[_WhileLooked, InMemorySpanExporter]:
-    sampler, exporter = _WhileLooked(), InMemorySpanExporter()
+def _collecting() -> tuple[_SampleDuringTests, InMemorySpanExporter]:
+    sampler, exporter = _SampleDuringTests(), InMemorySpanExporter()
     provider = TracerProvider(sampler=sampler)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)

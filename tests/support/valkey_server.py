@@ -96,7 +96,7 @@ class OwnValkey:
             self._client.close()
             self._client = None
 
-    def look(self) -> Any:
+    def client(self) -> Any:
         """Return a synchronous client, to read and change data without the store."""
         if self._client is None:
             self._client = Redis(
@@ -105,11 +105,11 @@ class OwnValkey:
         return self._client
 
     def empty(self) -> None:
-        self.look().flushall()
+        self.client().flushall()
 
     def _answers(self) -> bool:
         try:
-            return bool(self.look().ping())
+            return bool(self.client().ping())
         except AuthenticationError:
             return True
         except (RedisError, OSError):
@@ -158,14 +158,14 @@ def own_cluster(*, has_replica: bool = False) -> Iterator[list[OwnValkey]]:
                 node.start()
             for number, node in enumerate(nodes):
                 first, last = _SLOTS * number // 3, _SLOTS * (number + 1) // 3 - 1
-                client = node.look()
+                client = node.client()
                 if number < 3:
                     client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
                 client.execute_command("CLUSTER MEET", "127.0.0.1", ports[0], ports[size])
             _wait_until_all_know_all(nodes)
             if has_replica:
-                primary = nodes[0].look().execute_command("CLUSTER MYID")
-                nodes[3].look().execute_command("CLUSTER REPLICATE", primary)
+                primary = nodes[0].client().execute_command("CLUSTER MYID")
+                nodes[3].client().execute_command("CLUSTER REPLICATE", primary)
             yield nodes
         finally:
             for node in nodes:
@@ -176,7 +176,7 @@ def _wait_until_all_know_all(nodes: list[OwnValkey]) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
     for node in nodes:
         while True:
-            info: Mapping[str, str] = node.look().execute_command("CLUSTER INFO")
+            info: Mapping[str, str] = node.client().execute_command("CLUSTER INFO")
             if info["cluster_state"] == "ok" and info["cluster_known_nodes"] == str(len(nodes)):
                 break
             assert time.monotonic() < deadline, info

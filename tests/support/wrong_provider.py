@@ -42,11 +42,11 @@ class WrongProvider(httpx.AsyncBaseTransport):
     secret: str = SECRET
     methods: Sequence[str] = _OK_METHODS
     takes: str = "basic"
-    refuses: str = "invalid_client"  # its error for a client that it does not know
+    refuses: str = "invalid_client"  # the error for an unknown client
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     replies: Mapping[str, Reply] = field(default_factory=dict[str, Reply])
     algorithm: str = "ES256"
-    redirect_uri: str | None = None  # None: any
+    redirect_uri: str | None = None  # None accepts any redirect URI
     demands_par: bool = False
     demands_dpop: bool = False
     clock_is_ahead: timedelta = timedelta()

@@ -25,7 +25,7 @@ MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 SOON = CallLimits(silence=timedelta(seconds=0.5))
 # With this limit, every client is silent for too long when it is asked again.
 AT_ONCE = CallLimits(silence=timedelta(microseconds=1))
-# The words of docs/reference/clients.md.
+# The results as docs/reference/clients.md words them.
 LINK = "the link"
 NOBODYS = "`ELICITATION_NOBODY_ASKED` and the link"
 NO = "`ELICITATION_DECLINED`"

@@ -38,7 +38,7 @@ Answer = Callable[[httpx.Request], httpx.Response]
 
 
 class Wire:
-    """A fake of the service behind an account, whose network is a function."""
+    """A fake of the service behind an account. `answer` returns the response to each request."""
 
     def __init__(self, answer: Answer | None = None) -> None:
         self.seen: list[httpx.Request] = []
@@ -335,7 +335,7 @@ def test_sync_client_refreshes_token_and_repeats_request() -> None:
 
 
 @pytest.mark.parametrize("newer", ["a", "z"])
-def test_sync_request_that_another_request_overtook_uses_its_refreshed_token(newer: str) -> None:
+def test_refused_sync_request_uses_token_that_another_request_refreshed(newer: str) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if len(wire.seen) == 1:
             assert api.get("/user").status_code == 200

@@ -49,7 +49,7 @@ def stored_in(away: Elicitation) -> Any:
     return away.attempt and away.attempt.kept
 
 
-class TestTheWayOut:
+class TestRedirect:
     def test_redirect_url_contains_all_required_parameters(self) -> None:
         # defect: lynq no PKCE
         departure, away = departed()
@@ -127,7 +127,7 @@ class TestTheWayOut:
             OauthFlow({"github": client}).prepare(an_elicitation(), TRIP)
 
 
-class TestComingBack:
+class TestCallback:
     def test_code_is_read_from_valid_response(self) -> None:
         _, away = departed()
         back = arrived(code="the-code", state="s", iss="https://github.com/login/oauth")
@@ -170,7 +170,7 @@ class TestComingBack:
         back = arrived(code="c", iss="https://login.example")
         assert a_flow(provider).read_callback(away, back)[0] == "c"
 
-    def test_response_without_declared_issuer_is_refused_if_metadata_does_not_mention_it(
+    def test_response_without_declared_issuer_is_refused_if_metadata_promises_none(
         self,
     ) -> None:
         # finding: T4, XH1
@@ -188,7 +188,7 @@ class TestComingBack:
         assert a_flow(provider).read_callback(away, arrived(code="c", iss="https://x"))[0] == "c"
 
 
-class TestTheExchange:
+class TestCodeExchange:
     def test_code_is_exchanged_for_token_and_person(self) -> None:
         _, away = departed()
         token_reply = {"access_token": "gho_x", "scope": "repo,read:user", "token_type": "bearer"}
@@ -333,7 +333,7 @@ class TestTheExchange:
         assert list(talk) == []
 
 
-class TestThePerson:
+class TestPersonOfAccount:
     def test_id_token_identifies_the_person(self) -> None:
         _, away = departed(ACME)
         token = id_token(away, email="ada@example.com", name="Ada", picture="https://p.example/a")

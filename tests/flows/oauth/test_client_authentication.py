@@ -30,7 +30,7 @@ from webapp.identity.issuer import Issuer
 # Each method that a server's metadata can name, and the `client_auth` that the docs recommend.
 METHODS = {
     "client_secret_basic": "basic",
-    "client_secret_post": "basic",  # chosen by the metadata
+    "client_secret_post": "basic",  # the metadata chooses between `basic` and `post`
     "private_key_jwt": "private_key_jwt",
     "client_secret_jwt": "client_secret_jwt",
     "none": "none",
@@ -45,10 +45,10 @@ MINE = SubjectToken(text="a.persons.token", issuer=ISSUER, subject="ann", claim=
 
 
 class Server:
-    """A fake authorization server, which refuses to authenticate the client.
+    """A fake authorization server, which answers each POST with the error `invalid_client`.
 
-    With `issues_code` it issues a device code. `sent` lists all requests except those for metadata
-    and keys.
+    With `issues_code` it issues a device code instead. `sent` lists all requests except
+    those for metadata and keys.
     """
 
     def __init__(self, method: str, **metadata: Any) -> None:

@@ -52,7 +52,7 @@ def polled(
     return talked(poll(a_client(provider), code or started()[0], now=NOON), *replies)
 
 
-class TestTheCode:
+class TestDeviceCode:
     def test_device_flow_returns_user_code_and_verification_address(self) -> None:
         code, (request,) = started()
         assert request.url == f"{ISSUER}/device"
@@ -120,7 +120,7 @@ class TestTheCode:
             unanswered(start(a_client(WITH_DEVICE), (), now=NOON))
 
 
-class TestTheQuestions:
+class TestPolling:
     def test_tokens_are_reported_although_the_provider_does_not_name_the_person(self) -> None:
         tokens = list[TokenSet]()
         talk = poll(a_client(WITH_DEVICE), started()[0], now=NOON, on_tokens=tokens.append)

@@ -51,7 +51,7 @@ VALUES = (
     *(r'"\u202e"', f'"{"x" * 10_000}"', '"1e5"', '"-5"', '"MAC"', '"https://evil.example"'),
     *("[]", "[null]", '["a"]', '[["a"]]', "{}", '{"a": {}}', '{"sub": "x"}', '"eyJhbGciO.e30."'),
 )
-NO_JSON = ("NaN", "-Infinity", "1e400")  # joserfc reads them in a token
+NO_JSON = ("NaN", "-Infinity", "1e400")  # not JSON, but joserfc accepts these numbers in a token
 NOW = int(NOON.timestamp())
 PLACES = ("revocation", "device_authorization", "introspection", "end_session")
 SAYS: Mapping[str, Any] = {
@@ -239,7 +239,7 @@ def test_any_json_value_in_a_signed_claim_causes_no_internal_error(name: str) ->
             verified_claims(token, **of_us, **about)
 
     claims: Mapping[str, Any] = {"logout": LOGOUT, "id": PERSON}.get(name, ACCESS)
-    read(json.dumps(claims).encode())  # accepted
+    read(json.dumps(claims).encode())  # the unchanged claims are accepted
     for member in claims:
         for value in (*VALUES, *NO_JSON):
             if name != "introspection" or len(value) < 5000:

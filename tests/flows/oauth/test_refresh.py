@@ -41,7 +41,7 @@ def renewed(
     return talked(refresh(a_client(provider), connection, now=NOON), *replies)
 
 
-class TestWhenItIsDue:
+class TestDueTime:
     @pytest.mark.parametrize(
         ("life", "margin"),
         [
@@ -73,14 +73,14 @@ class TestWhenItIsDue:
         assert not needs_refresh(a_connection(refresh_token=None), now=NOON)
 
 
-class TestWhatIsSent:
+class TestRefreshRequest:
     def test_refresh_token_goes_to_declared_endpoint_and_to_no_earlier_one(self) -> None:
         earlier = a_connection(token="https://earlier.example/token")
         _, (request,) = renewed(ok(**NEW), connection=earlier)
         assert request.url == f"{ISSUER}/token"
 
     def test_refresh_request_goes_to_token_endpoint_of_exchange(self) -> None:
-        acme = openid("acme", ISSUER)  # its metadata chose `post`
+        acme = openid("acme", ISSUER)  # the issuer's metadata chose `post`
         held = a_connection(acme, token=f"{ISSUER}/found/token", client_auth="post")
         _, (request,) = renewed(ok(**NEW), provider=acme, connection=held)
         assert (request.method, str(request.url)) == ("POST", f"{ISSUER}/found/token")
@@ -124,7 +124,7 @@ class TestWhatIsSent:
         assert form_of(request)["client_id"] == "our id"
 
 
-class TestWhatComesBack:
+class TestRefreshReply:
     def test_new_tokens_replace_old_tokens(self) -> None:
         connection = a_connection()
         new, _ = renewed(ok(**NEW, refresh_token="new-refresh"))
@@ -168,7 +168,7 @@ class TestWhatComesBack:
         assert msgspec.convert(members, Connection).token is None
 
 
-class TestTheEnd:
+class TestEndedAccount:
     @pytest.mark.parametrize(
         ("provider", "reply", "reason"),
         [
@@ -212,7 +212,7 @@ class TestTheEnd:
         assert "Trace" not in str(gone.value)
 
 
-class TestTheHitch:
+class TestFailedRefresh:
     @pytest.mark.parametrize(
         "reply",
         [
@@ -263,7 +263,7 @@ def id_token(**claims: object) -> str:
     )
 
 
-class TestWhoseItIs:
+class TestIdTokenInReply:
     provider = openid("acme", ISSUER, label="Acme")
 
     def renew(self, token: object, **changes: object) -> Renewed:

@@ -42,7 +42,7 @@ def revoked(
     return talked(talk, *replies)
 
 
-class TestTheStandardWay:
+class TestStandardRevocation:
     def test_refresh_token_is_revoked_before_access_token(self) -> None:
         is_gone, (first, second) = revoked(
             STANDARD, httpx.Response(200), httpx.Response(200, content=b"")
@@ -97,7 +97,7 @@ class TestTheStandardWay:
             unanswered(revoke(a_client(STANDARD), a_connection(STANDARD), now=NOON))
 
 
-class TestAnIssuer:
+class TestIssuer:
     def test_revocation_endpoint_is_read_from_metadata(self) -> None:
         acme = openid("acme", ISSUER)
         yes = httpx.Response(200)
@@ -127,7 +127,7 @@ class TestAnIssuer:
             unanswered(revoke(a_client(acme), a_connection(acme), now=NOON))
 
 
-class TestOtherWays:
+class TestRevocationByProvider:
     def test_provider_without_revocation_receives_no_request(self) -> None:
         assert revoked(PLAIN) == (False, [])
 
@@ -212,7 +212,7 @@ async def a_life(provider: Provider, served: sandbox_env.Provider, **query: str 
             await led(refresh(client, after, now=NOON), person.http)
 
 
-class TestAWholeLifeAtTheSandbox:
+class TestAccountLifeAtSandbox:
     async def test_github_account_is_connected_refreshed_and_revoked(self) -> None:
         await a_life(github.at(sandbox_env.URL), sandbox_env.GITHUB, scope="repo")
 

@@ -15,7 +15,7 @@ ENTRA = microsoft()
 CONSENT = "AADSTS65001: The user or administrator has not consented to use the application."
 
 
-def no_of(provider: Provider, **answer: str) -> Exception:
+def error_of(provider: Provider, **answer: str) -> Exception:
     _, away = departed(provider, scopes=())
     with pytest.raises((Denied, Failed)) as no:
         a_flow(provider).read_callback(away, arrived(**answer))
@@ -23,7 +23,7 @@ def no_of(provider: Provider, **answer: str) -> Exception:
 
 
 def test_admin_consent_error_raises_failed_instead_of_denied() -> None:
-    no = no_of(ENTRA, error="access_denied", error_description=CONSENT)
+    no = error_of(ENTRA, error="access_denied", error_description=CONSENT)
     assert isinstance(no, Failed)
     assert str(no) == ENTRA.troubles["AADSTS65001"]
     assert "AADSTS" not in str(no)
@@ -31,12 +31,12 @@ def test_admin_consent_error_raises_failed_instead_of_denied() -> None:
 
 @pytest.mark.parametrize("description", ["", "AADSTS65004: User declined to consent."])
 def test_access_denied_with_unknown_description_raises_denied(description: str) -> None:
-    no = no_of(ENTRA, error="access_denied", error_description=description)
+    no = error_of(ENTRA, error="access_denied", error_description=description)
     assert isinstance(no, Denied)
 
 
 def test_unknown_error_description_is_not_shown() -> None:
-    no = no_of(ENTRA, error="server_error", error_description="Call 555-0100 now")
+    no = error_of(ENTRA, error="server_error", error_description="Call 555-0100 now")
     assert str(no) == "Microsoft refused (server_error)."
 
 

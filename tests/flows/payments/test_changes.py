@@ -28,7 +28,7 @@ CELLS = [
 def test_statement_changes_what_the_table_says(
     known: LedgerState, statement: Statement, change: str
 ) -> None:
-    if change == "-":  # no code asks for this cell
+    if change == "-":  # our code never looks up this cell
         assert statement not in CHANGES[known]
     else:
         assert CHANGES[known].get(statement, "none") == change

@@ -91,7 +91,7 @@ def after_notice(payment: Payment, body: bytes) -> Payment:
 
 
 def asked(payment: Payment, **says: Any) -> Payment:
-    """Return the payment after a poll in which the provider reports it as paid, with `says`."""
+    """Return the payment after a poll that reports it as paid. `says` has more session fields."""
     session = ProviderSession(
         id="co-1",
         state=SessionStatus.PAID,
@@ -229,7 +229,7 @@ def test_claim_that_goes_back_and_forth_ends_the_same_in_any_order(
     events = [event(f"claim.{kind}", number=number) for number, kind in enumerate(kinds)]
     for order in permutations(events):
         payment = row()
-        for one in (*order, *order):  # each event comes twice
+        for one in (*order, *order):  # each event arrives twice
             payment = after_notice(payment, one)
         assert payment.status is status
         assert [*payment.disputes] == [f"{CLAIM}pay-1"]

@@ -44,7 +44,7 @@ class Case:
     """A provider with an open checkout, its successful reply and its refusal."""
 
     seller: MerchantAccount
-    sandbox: MerchantAccount  # at SANDBOX
+    sandbox: MerchantAccount  # uses the address SANDBOX
     session: str
     page: str
     call: str

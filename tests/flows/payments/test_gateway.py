@@ -1,4 +1,4 @@
-"""Gateways: the same verification for all neutral sessions, and Stripe as the first gateway."""
+"""Gateways: how a `ProviderSession` of any provider is verified, and Stripe's gateway."""
 
 from contextlib import suppress
 from dataclasses import replace as changed
@@ -62,7 +62,7 @@ def begun(price: Money = gateway_env.NINE) -> Elicitation:
 
 
 def found(**changes: Any) -> ProviderSession:
-    """Return a session in neutral terms."""
+    """Return a paid `ProviderSession` with these changes."""
     fields: dict[str, Any] = {
         "id": "cs_test_1",
         "state": PAID,

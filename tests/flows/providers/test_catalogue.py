@@ -393,7 +393,7 @@ def test_every_provider_of_the_catalogue_is_simulated() -> None:
 
 
 @pytest.mark.parametrize("name", HABITS)
-def test_account_is_connected_and_refreshed_at_a_server_with_the_habits_of(name: str) -> None:
+def test_account_is_connected_and_refreshed_despite_habits_of_provider(name: str) -> None:
     # finding: XO2, XO3
     provider, habits = CATALOGUE[name], HABITS[name]
     assert provider.has_scopes is (habits.scope_parameter is not None)

@@ -119,7 +119,7 @@ def test_token_that_needs_a_proof_is_never_used_as_bearer(kind: object) -> None:
         ({"person": PersonProbe(url="https://api.hub.example", id=(), label="a")}, "person:"),
     ],
 )
-def test_declaration_that_takes_a_proof_away_is_refused(changes: Any, fault: str) -> None:
+def test_insecure_or_malformed_declaration_is_refused(changes: Any, fault: str) -> None:
     with pytest.raises(InvalidQuestion, match=fault):
         replace(HUB, **changes)
 

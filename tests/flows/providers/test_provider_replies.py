@@ -540,7 +540,7 @@ class TestGoogle:
         assert {str(each.url) for each in requests} == {"https://oauth2.googleapis.com/revoke"}
 
 
-class TestWhereTheyDiffer:
+class TestDifferencesBetweenProviders:
     @pytest.mark.parametrize("code", ["AADSTS65001", "AADSTS90094"])
     def test_microsoft_admin_consent_error_names_administrator(self, code: str) -> None:
         organisation = microsoft()

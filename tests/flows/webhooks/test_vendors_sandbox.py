@@ -38,10 +38,10 @@ class Vendor:
     signs: Callable[[str, str, datetime], str]  # the library's signing function
     # The vendor's own way to sign, if it differs from the scheme's.
     sign: Callable[[bytes, str, datetime], Headers] | None = None
-    refuses_clock: Callable[[timedelta], bool] = bool  # True if the library refuses the error
+    refuses_clock: Callable[[timedelta], bool] = bool  # True if it refuses this difference
 
     def signed(self, body: bytes, now: datetime, *, secret: str | None = None) -> Headers:
-        """Return the headers with the signature that the sandbox makes, as the vendor would."""
+        """Return the headers that the sandbox sends, which have a signature like the vendor's."""
         return (self.sign or SIGNERS[self.scheme])(body, secret or self.secret, now)
 
 

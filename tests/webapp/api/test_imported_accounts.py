@@ -299,7 +299,7 @@ async def test_refresh_token_of_another_account_ends_the_imported_account(
         assert len(apis.sent) == count
 
 
-async def test_refresh_token_is_sent_once_although_the_provider_does_not_say_whose_it_is(
+async def test_refresh_token_is_sent_once_if_the_provider_does_not_name_its_person(
     site: ProgramSite, apis: Apis, clock: Clock
 ) -> None:
     keys = site.service.kinds.accounts.keys

@@ -44,7 +44,7 @@ async def refunded(program: Program, id: str, **body: Any) -> httpx.Response:
     return await program.at(f"payments/{id}/refund", method="POST", params=ANN, json=body)
 
 
-async def given_at_the_provider(here: AskingEnv) -> list[int]:
+async def refunded_at_provider(here: AskingEnv) -> list[int]:
     """Return the amounts that the provider has refunded."""
     about = {"authorization": f"Bearer {here.sandbox.stripe_key}"}
     async with httpx.AsyncClient(verify=TLS) as client:
@@ -74,7 +74,8 @@ async def test_payment_refunded_before_use_cannot_be_claimed(
     assert (await till.post(later["id"], "taken")).status_code == 200
     again = await refunded(till, later["payment"]["id"], also_spent=True)
     assert (again.status_code, again.json()["status"]) == (200, "refunded")
-    assert (await till.post(later["id"], "taken")).status_code == 200  # repeated after the refund
+    # A repeated claim still succeeds after the refund.
+    assert (await till.post(later["id"], "taken")).status_code == 200
 
 
 async def test_concurrent_claim_and_refund_cannot_both_succeed(
@@ -112,14 +113,14 @@ async def test_payment_of_tool_or_other_program_is_hidden(
         assert (await shop.at(f"payments/{id}", params=ANN)).status_code == 404
         refused = await refunded(till, id, also_spent=True)
         assert (refused.status_code, refused.json()["code"]) == (404, "NO_SUCH_PAYMENT")
-    assert await given_at_the_provider(here) == []
+    assert await refunded_at_provider(here) == []
 
 
 async def test_refund_needs_key_with_refund_scope(here: AskingEnv, shop: Program) -> None:
     asked = await shop.paid(here)
     refused = await refunded(shop, asked["payment"]["id"])
     assert (refused.status_code, "refund" in refused.json()["detail"]) == (403, True)
-    assert await given_at_the_provider(here) == []
+    assert await refunded_at_provider(here) == []
 
 
 async def test_repeated_refund_request_refunds_once(here: AskingEnv, till: Program) -> None:
@@ -130,7 +131,7 @@ async def test_repeated_refund_request_refunds_once(here: AskingEnv, till: Progr
     data = answers[-1].json()
     assert (data["status"], data["refunded"]) == ("refunded", 900)
     assert all(answer.json() == data for answer in answers)
-    assert await given_at_the_provider(here) == [900]
+    assert await refunded_at_provider(here) == [900]
     assert await listed(till) == [data]
 
 
@@ -167,9 +168,9 @@ async def test_repeated_partial_refund_refunds_amount_once(here: AskingEnv, till
         answer = (await refunded(till, id, amount="3.00")).json()
         assert (answer["status"], answer["refunded"]) == ("open", 300)
     assert (await refunded(till, id, amount="5.00")).json()["refunded"] == 500
-    assert sorted(await given_at_the_provider(here)) == [200, 300]
+    assert sorted(await refunded_at_provider(here)) == [200, 300]
     assert (await refunded(till, id)).json()["status"] == "refunded"
-    assert sum(await given_at_the_provider(here)) == 900
+    assert sum(await refunded_at_provider(here)) == 900
 
 
 async def test_repeated_refund_of_partly_disputed_payment_has_same_response(
@@ -184,7 +185,7 @@ async def test_repeated_refund_of_partly_disputed_payment_has_same_response(
     assert (first.status_code, first.json()["status"]) == (200, "disputed")
     assert (first.json()["refunded"], first.json()["disputed"]) == (600, 300)
     assert (second.status_code, second.json()) == (200, first.json())
-    assert await given_at_the_provider(here) == [600]
+    assert await refunded_at_provider(here) == [600]
 
 
 @pytest.mark.parametrize("amount", ["0", "-1.00", "9.01", "1.005", "many", "", "1e9"])
@@ -194,7 +195,7 @@ async def test_invalid_partial_amount_is_refused(
     id = (await till.paid(here))["payment"]["id"]
     refused = await refunded(till, id, amount=amount)
     assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_INPUT")
-    assert await given_at_the_provider(here) == []
+    assert await refunded_at_provider(here) == []
 
 
 async def test_audit_names_key_which_refunded_payment() -> None:

@@ -43,17 +43,20 @@ class Desk:
     @property
     def terminal(self) -> Terminal:
         return Terminal(
-            say=self.printed.append, choose=self._choose, is_right=self._never, pause=self._nor
+            say=self.printed.append,
+            choose=self._choose,
+            is_right=self._must_not_confirm,
+            pause=self._must_not_pause,
         )
 
     async def _choose(self, number: int) -> int | None:
         self.of.append(number)
         return self._chooses
 
-    async def _never(self, question: str) -> bool:
+    async def _must_not_confirm(self, question: str) -> bool:
         raise AssertionError(question)
 
-    async def _nor(self, duration: timedelta) -> None:
+    async def _must_not_pause(self, duration: timedelta) -> None:
         raise AssertionError(duration)
 
 

@@ -22,7 +22,7 @@ from flows.oauth.access_token import BadBearer, Resource
 from flows.oauth.id_token import ALGORITHMS
 from flows.providers import openid
 from tests.support.access_tokens import HERE, ISSUER, NOW, RESOURCE, token
-from tests.support.bearers import Door, There, bearer
+from tests.support.bearers import FakeIssuer, ProtectedEndpoint, bearer
 from tests.support.clock import NOON
 from tests.support.mcp_server import LEGACY, LIBRARIES, MODERN, TLS, new_server
 from tests.support.serving import serving_at
@@ -44,11 +44,11 @@ DOCUMENT = "https://tools.example/.well-known/oauth-protected-resource/mcp"
 
 
 @pytest.fixture
-def door() -> Door:
-    return Door()
+def door() -> ProtectedEndpoint:
+    return ProtectedEndpoint()
 
 
-async def test_caller_with_valid_token_is_passed_on_and_identified(door: Door) -> None:
+async def test_caller_with_valid_token_is_passed_on_and_identified(door: ProtectedEndpoint) -> None:
     answer = await door.ask(bearer())
     assert answer.passed is not None
     assert answer.passed["user"].scopes == ["tools", "more"]
@@ -62,20 +62,20 @@ async def test_caller_with_valid_token_is_passed_on_and_identified(door: Door) -
     assert get_access_token() is None
 
 
-async def test_token_text_is_hidden_from_tools(door: Door) -> None:
+async def test_token_text_is_hidden_from_tools(door: ProtectedEndpoint) -> None:
     answer = await door.ask(bearer(token()))
     assert token().partition(".")[0] not in repr(answer.seen)
     assert answer.seen.token == ""
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-async def test_bearer_scheme_is_case_insensitive(door: Door, scheme: str) -> None:
+async def test_bearer_scheme_is_case_insensitive(door: ProtectedEndpoint, scheme: str) -> None:
     assert (await door.ask(("Authorization", f"{scheme} {token()}"))).seen.subject == "alice"
 
 
 @pytest.mark.parametrize("headers", [[], [("Authorization", "Basic YTpi")]])
 async def test_caller_without_token_is_referred_to_resource_metadata(
-    door: Door, headers: list[tuple[str, str]]
+    door: ProtectedEndpoint, headers: list[tuple[str, str]]
 ) -> None:
     answer = await door.ask(*headers)
     assert answer.status == 401
@@ -84,7 +84,7 @@ async def test_caller_without_token_is_referred_to_resource_metadata(
     assert answer.problem["code"] == "token_required"
 
 
-async def test_bad_token_is_refused_with_invalid_token_challenge(door: Door) -> None:
+async def test_bad_token_is_refused_with_invalid_token_challenge(door: ProtectedEndpoint) -> None:
     answer = await door.ask(bearer(token(aud="elsewhere")))
     assert answer.status == 401
     assert answer.headers["www-authenticate"] == (
@@ -96,7 +96,7 @@ async def test_bad_token_is_refused_with_invalid_token_challenge(door: Door) -> 
 
 
 async def test_token_without_scopes_is_refused_with_required_scopes() -> None:
-    door = Door(replace(RESOURCE, scopes=("tools", "pay")))
+    door = ProtectedEndpoint(replace(RESOURCE, scopes=("tools", "pay")))
     answer = await door.ask(bearer())
     assert answer.status == 403
     assert 'error="insufficient_scope"' in answer.headers["www-authenticate"]
@@ -136,7 +136,7 @@ async def test_refused_token_is_logged_with_reason_and_without_text(
     caplog: pytest.LogCaptureFixture, text: str, why: str, expected: Any, came: str
 ) -> None:
     # finding: I2
-    door = Door()
+    door = ProtectedEndpoint()
     with caplog.at_level(logging.WARNING, logger="webapp.identity.access_tokens"):
         answer = await door.ask(bearer(text))
     assert answer.status == 401
@@ -150,7 +150,7 @@ async def test_refused_token_is_logged_with_reason_and_without_text(
 
 
 async def test_call_without_token_is_not_logged_as_refused(
-    door: Door, caplog: pytest.LogCaptureFixture
+    door: ProtectedEndpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     # finding: I2
     with caplog.at_level(logging.WARNING, logger="webapp.identity.access_tokens"):
@@ -160,16 +160,18 @@ async def test_call_without_token_is_not_logged_as_refused(
 
 async def test_scopes_requested_from_clients_are_not_required() -> None:
     # finding: I3
-    door = Door(replace(RESOURCE, asked=("openid",)))
+    door = ProtectedEndpoint(replace(RESOURCE, asked=("openid",)))
     assert (await door.ask()).headers["www-authenticate"].endswith(', scope="openid"')
     document = await door.ask(path="/.well-known/oauth-protected-resource/mcp", method="GET")
     assert json.loads(document.body)["scopes_supported"] == ["openid"]
     assert (await door.ask(bearer())).seen.subject == "alice"
-    both = Door(replace(RESOURCE, asked=("openid", "tools"), scopes=("tools",)))
+    both = ProtectedEndpoint(replace(RESOURCE, asked=("openid", "tools"), scopes=("tools",)))
     assert (await both.ask()).headers["www-authenticate"].endswith(', scope="openid tools"')
 
 
-async def test_caller_gets_503_with_retry_after_while_issuer_is_down(door: Door) -> None:
+async def test_caller_gets_503_with_retry_after_while_issuer_is_down(
+    door: ProtectedEndpoint,
+) -> None:
     door.there.is_down = True
     answer = await door.ask(bearer())
     assert answer.status == 503
@@ -182,31 +184,31 @@ async def test_caller_gets_503_with_retry_after_while_issuer_is_down(door: Door)
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/anything"])
-async def test_whole_endpoint_is_protected(door: Door, path: str) -> None:
+async def test_whole_endpoint_is_protected(door: ProtectedEndpoint, path: str) -> None:
     assert (await door.ask(path=path)).status == 401
     for method in ("GET", "DELETE", "OPTIONS", "HEAD"):
         assert (await door.ask(path=path, method=method)).status == 401
 
 
 @pytest.mark.parametrize("path", ["/", "/e/token", "/mcpx", "/webhooks/stripe", "/health"])
-async def test_other_paths_are_not_protected(door: Door, path: str) -> None:
+async def test_other_paths_are_not_protected(door: ProtectedEndpoint, path: str) -> None:
     answer = await door.ask(path=path)
     assert answer.passed is not None
     assert answer.seen is None
     assert "user" not in answer.passed
 
 
-async def test_websocket_without_token_is_refused(door: Door) -> None:
+async def test_websocket_without_token_is_refused(door: ProtectedEndpoint) -> None:
     assert (await door.ask(type="websocket")).status == 1008
 
 
-async def test_lifespan_is_passed_through(door: Door) -> None:
+async def test_lifespan_is_passed_through(door: ProtectedEndpoint) -> None:
     assert (await door.ask(type="lifespan")).passed is not None
 
 
 @pytest.mark.parametrize("path", ["", "/mcp"])
 async def test_resource_metadata_names_issuer_and_scopes(path: str) -> None:
-    door = Door(replace(RESOURCE, scopes=("tools",)))
+    door = ProtectedEndpoint(replace(RESOURCE, scopes=("tools",)))
     place = f"/.well-known/oauth-protected-resource{path}"
     answer = await door.ask(path=place, method="GET")
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
@@ -224,7 +226,7 @@ async def test_resource_metadata_names_issuer_and_scopes(path: str) -> None:
     assert (posted.status, posted.headers["allow"]) == (405, "GET, HEAD")
 
 
-async def test_other_well_known_documents_are_passed_on(door: Door) -> None:
+async def test_other_well_known_documents_are_passed_on(door: ProtectedEndpoint) -> None:
     for path in ("/.well-known/oauth-protected-resource/other", "/.well-known/security.txt"):
         assert (await door.ask(path=path, method="GET")).passed is not None
 
@@ -238,7 +240,7 @@ async def test_other_well_known_documents_are_passed_on(door: Door) -> None:
     ],
 )
 def test_resource_of_other_issuer_or_without_path_is_refused(
-    door: Door, resource: Resource
+    door: ProtectedEndpoint, resource: Resource
 ) -> None:
     def endpoint() -> ASGIApp:
         tokens = IssuerTokens(door.issuer, resource=resource, clock=door.clock)
@@ -273,7 +275,7 @@ async def test_tools_of_both_libraries_see_caller(library: str, revision: str) -
 
     server.tool()(who)
     served = HostedServer(server, clock=utc_now)
-    there = There()
+    there = FakeIssuer()
     issuers: list[Issuer] = []
 
     def endpoint(url: str) -> ASGIApp:
@@ -301,7 +303,7 @@ class TestOpaqueToken:
 
     async def test_opaque_token_is_introspected_once_per_minute(self) -> None:
         # finding: I2
-        door = Door(asks=True)
+        door = ProtectedEndpoint(asks=True)
         door.there.says = {**ACTIVE, "exp": NOW + 90}
         for _ in range(3):
             answer = await door.ask(("Authorization", "Bearer opaque"))
@@ -327,7 +329,7 @@ class TestOpaqueToken:
         ],
     )
     async def test_every_introspected_claim_has_to_be_valid(self, changes: dict[str, Any]) -> None:
-        door = Door(asks=True)
+        door = ProtectedEndpoint(asks=True)
         door.there.says = {**ACTIVE, **changes}
         for _ in range(2):
             answer = await door.ask(("Authorization", "Bearer opaque"))
@@ -335,13 +337,13 @@ class TestOpaqueToken:
         assert len(door.there.introspected) == 1  # a rejection is cached as long as an acceptance
 
     async def test_null_members_of_an_introspection_count_as_missing(self) -> None:
-        door = Door(asks=True)
+        door = ProtectedEndpoint(asks=True)
         names = ("iss", "exp", "iat", "nbf", "token_type", "cnf", "scope")
         door.there.says = {**ACTIVE, **dict.fromkeys(names)}
         assert (await door.ask(("Authorization", "Bearer opaque"))).seen.subject == "alice"
 
     async def test_caller_gets_503_while_introspection_is_unavailable(self) -> None:
-        door = Door(asks=True)
+        door = ProtectedEndpoint(asks=True)
         await door.issuer.metadata()
         door.there.is_down = True
         answer = await door.ask(("Authorization", "Bearer opaque"))
@@ -354,7 +356,7 @@ class TestOpaqueToken:
         class Sent:
             """A request's object whose deletion can be observed."""
 
-        door = Door(asks=True)
+        door = ProtectedEndpoint(asks=True)
         door.there.says = {**ACTIVE, "aud": "https://another.example/mcp"}
         stored = weakref.WeakSet[Sent]()
         for _ in range(5):
@@ -368,7 +370,7 @@ class TestOpaqueToken:
 
     async def test_introspection_result_is_forgotten_after_its_time(self) -> None:
         # finding: S29
-        door = Door(asks=True)
+        door = ProtectedEndpoint(asks=True)
         door.there.says = {"active": False}
         for number in range(5):
             await door.ask(("Authorization", f"Bearer made-up-{number}"))
@@ -379,7 +381,7 @@ class TestOpaqueToken:
 
     async def test_unknown_tokens_of_same_address_are_introspected_up_to_limit(self) -> None:
         # finding: I2
-        door = Door(asks=True)
+        door = ProtectedEndpoint(asks=True)
         for number in range(REFUSED_AT_ONCE):
             await door.ask(("Authorization", f"Bearer made-up-{number}"))
         door.there.most_at_once = 0
@@ -392,7 +394,7 @@ class TestOpaqueToken:
 
     async def test_unknown_tokens_are_introspected_few_at_once(self) -> None:
         # finding: I2
-        door = Door(asks=True)
+        door = ProtectedEndpoint(asks=True)
         asks = [
             door.introspection.verified(f"made-up-{number}", sender=f"10.0.0.{number % 40}")
             for number in range(400)
@@ -403,7 +405,7 @@ class TestOpaqueToken:
 
     async def test_token_without_expiry_is_valid_until_next_introspection(self) -> None:
         # finding: I2
-        door = Door(asks=True)
+        door = ProtectedEndpoint(asks=True)
         door.there.says = ACTIVE
         door.clock.tick(seconds=0.9)
         for _ in range(2):
@@ -412,7 +414,7 @@ class TestOpaqueToken:
 
     async def test_all_callers_behind_same_address_are_accepted_at_once(self) -> None:
         # finding: I2
-        door = Door(asks=True)
+        door = ProtectedEndpoint(asks=True)
         door.there.says = ACTIVE
         for _ in range(2):
             asks = [door.introspection.verified(f"good-{n}", sender="") for n in range(200)]
@@ -421,7 +423,7 @@ class TestOpaqueToken:
 
     async def test_invented_tokens_do_not_block_others_at_same_address(self) -> None:
         # finding: I2
-        door = Door(asks=True)
+        door = ProtectedEndpoint(asks=True)
         door.there.says = ACTIVE
         for number in range(600):
             door.clock.tick(seconds=0.5)
@@ -432,7 +434,7 @@ class TestOpaqueToken:
 
     async def test_formerly_valid_token_is_introspected_again_during_flood(self) -> None:
         # finding: I2
-        door = Door(asks=True)
+        door = ProtectedEndpoint(asks=True)
         door.there.says = ACTIVE
         await door.ask(("Authorization", "Bearer good"))
         door.clock.tick(minutes=59)

@@ -28,7 +28,7 @@ SAYS = {
 PUBLIC = ECKey.generate_key("P-256").as_dict(private=False)
 
 
-class There:
+class FakeIssuer:
     """The issuer's server. `replies` can be changed, and a fetch can be delayed."""
 
     def __init__(self) -> None:
@@ -56,12 +56,12 @@ class There:
 
 
 @pytest.fixture
-def there() -> There:
-    return There()
+def there() -> FakeIssuer:
+    return FakeIssuer()
 
 
 @pytest.fixture
-async def issuer(there: There, clock: Clock) -> AsyncIterator[Issuer]:
+async def issuer(there: FakeIssuer, clock: Clock) -> AsyncIterator[Issuer]:
     issuer = Issuer(openid("signin", URL, label="Example"), fetch=there, clock=clock)
     yield issuer
     await issuer.aclose()
@@ -76,7 +76,9 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_keys_are_fetched_once_per_hour(there: There, issuer: Issuer, clock: Clock) -> None:
+async def test_keys_are_fetched_once_per_hour(
+    there: FakeIssuer, issuer: Issuer, clock: Clock
+) -> None:
     assert there.asked == []
     assert await names(issuer, "one") == ["one"]
     assert (await issuer.metadata()).token == f"{URL}/token"
@@ -89,7 +91,7 @@ async def test_keys_are_fetched_once_per_hour(there: There, issuer: Issuer, cloc
 
 
 async def test_new_key_is_fetched_when_token_names_key(
-    there: There, issuer: Issuer, clock: Clock
+    there: FakeIssuer, issuer: Issuer, clock: Clock
 ) -> None:
     await issuer.keys("one")
     there.publish("one", "two")
@@ -99,7 +101,7 @@ async def test_new_key_is_fetched_when_token_names_key(
 
 
 async def test_withdrawn_key_is_refused_after_next_fetch(
-    there: There, issuer: Issuer, clock: Clock
+    there: FakeIssuer, issuer: Issuer, clock: Clock
 ) -> None:
     await issuer.keys("one")
     there.publish("two")
@@ -108,7 +110,7 @@ async def test_withdrawn_key_is_refused_after_next_fetch(
 
 
 async def test_unknown_keys_cause_single_fetch_per_half_minute(
-    there: There, issuer: Issuer, clock: Clock
+    there: FakeIssuer, issuer: Issuer, clock: Clock
 ) -> None:
     await issuer.keys("one")
     clock.tick(seconds=30)
@@ -124,7 +126,7 @@ async def test_unknown_keys_cause_single_fetch_per_half_minute(
 
 
 async def test_key_newer_than_last_fetch_raises_failed_until_next_fetch(
-    there: There, issuer: Issuer, clock: Clock
+    there: FakeIssuer, issuer: Issuer, clock: Clock
 ) -> None:
     # finding: XO11
     await issuer.keys("one")
@@ -138,7 +140,7 @@ async def test_key_newer_than_last_fetch_raises_failed_until_next_fetch(
 
 
 async def test_key_missing_in_later_fetch_is_unknown(
-    there: There, issuer: Issuer, clock: Clock
+    there: FakeIssuer, issuer: Issuer, clock: Clock
 ) -> None:
     # finding: XO11
     await issuer.keys("one")
@@ -151,7 +153,7 @@ async def test_key_missing_in_later_fetch_is_unknown(
 
 
 async def test_key_missing_from_a_fetch_begun_before_the_token_arrived_is_not_unknown(
-    there: There, issuer: Issuer, clock: Clock
+    there: FakeIssuer, issuer: Issuer, clock: Clock
 ) -> None:
     # finding: XO11
     await issuer.keys("one")
@@ -167,7 +169,7 @@ async def test_key_missing_from_a_fetch_begun_before_the_token_arrived_is_not_un
         await second
 
 
-async def test_unknown_key_names_use_bounded_memory(there: There, issuer: Issuer) -> None:
+async def test_unknown_key_names_use_bounded_memory(there: FakeIssuer, issuer: Issuer) -> None:
     # finding: XO11
     await issuer.keys("one")
     for number in range(3 * UNKNOWN_AT_MOST):
@@ -176,7 +178,7 @@ async def test_unknown_key_names_use_bounded_memory(there: There, issuer: Issuer
     assert len(issuer._unknown) <= UNKNOWN_AT_MOST
 
 
-async def test_concurrent_callers_share_fetch(there: There, issuer: Issuer) -> None:
+async def test_concurrent_callers_share_fetch(there: FakeIssuer, issuer: Issuer) -> None:
     there.held = asyncio.Event()
     waiting = [asyncio.create_task(names(issuer, "one")) for _ in range(50)]
     await turns()
@@ -185,7 +187,9 @@ async def test_concurrent_callers_share_fetch(there: There, issuer: Issuer) -> N
     assert there.fetches == 1
 
 
-async def test_cancelled_caller_does_not_end_fetch_of_others(there: There, issuer: Issuer) -> None:
+async def test_cancelled_caller_does_not_end_fetch_of_others(
+    there: FakeIssuer, issuer: Issuer
+) -> None:
     there.held = asyncio.Event()
     first, second = (asyncio.create_task(names(issuer, "one")) for _ in range(2))
     await turns()
@@ -198,7 +202,7 @@ async def test_cancelled_caller_does_not_end_fetch_of_others(there: There, issue
 
 
 async def test_keys_of_unreachable_issuer_are_used_for_a_day(
-    there: There, issuer: Issuer, clock: Clock
+    there: FakeIssuer, issuer: Issuer, clock: Clock
 ) -> None:
     await issuer.keys("one")
     there.is_down = True
@@ -213,7 +217,7 @@ async def test_keys_of_unreachable_issuer_are_used_for_a_day(
 
 
 async def test_callers_do_not_wait_for_hanging_issuer(
-    there: There, issuer: Issuer, clock: Clock
+    there: FakeIssuer, issuer: Issuer, clock: Clock
 ) -> None:
     await issuer.keys("one")
     there.is_down = True
@@ -232,7 +236,7 @@ async def test_callers_do_not_wait_for_hanging_issuer(
 
 
 async def test_unreachable_issuer_is_not_asked_at_each_call(
-    there: There, issuer: Issuer, clock: Clock
+    there: FakeIssuer, issuer: Issuer, clock: Clock
 ) -> None:
     there.is_down = True
     for _ in range(20):
@@ -248,7 +252,7 @@ async def test_unreachable_issuer_is_not_asked_at_each_call(
 
 @pytest.mark.parametrize("is_down", [True, False])
 async def test_clock_set_back_does_not_block_next_fetch(
-    there: There, issuer: Issuer, clock: Clock, is_down: bool
+    there: FakeIssuer, issuer: Issuer, clock: Clock, is_down: bool
 ) -> None:
     """A machine starts with a wrong time, asks the issuer, and then corrects its clock."""
     there.is_down = is_down
@@ -269,7 +273,7 @@ async def test_clock_set_back_does_not_block_next_fetch(
 
 
 async def test_keys_fetched_before_clock_was_set_back_are_fetched_again(
-    there: There, issuer: Issuer, clock: Clock
+    there: FakeIssuer, issuer: Issuer, clock: Clock
 ) -> None:
     await issuer.keys("one")
     there.publish("two")
@@ -293,7 +297,9 @@ async def test_keys_fetched_before_clock_was_set_back_are_fetched_again(
         ["no", "metadata"],
     ],
 )
-async def test_invalid_issuer_metadata_is_refused(there: There, issuer: Issuer, says: Any) -> None:
+async def test_invalid_issuer_metadata_is_refused(
+    there: FakeIssuer, issuer: Issuer, says: Any
+) -> None:
     there.replies[OPENID] = says
     with pytest.raises(Failed):
         await issuer.keys("one")
@@ -301,7 +307,7 @@ async def test_invalid_issuer_metadata_is_refused(there: There, issuer: Issuer, 
 
 @pytest.mark.parametrize("keys", [{"keys": []}, {"keys": "none"}, [], {"keys": [7]}])
 async def test_empty_key_set_does_not_replace_valid_keys(
-    there: There, issuer: Issuer, clock: Clock, keys: Any
+    there: FakeIssuer, issuer: Issuer, clock: Clock, keys: Any
 ) -> None:
     await issuer.keys("one")
     there.replies[KEYS] = keys
@@ -309,7 +315,7 @@ async def test_empty_key_set_does_not_replace_valid_keys(
     assert await names(issuer, "one") == ["one"]
 
 
-async def test_alternative_metadata_location_is_tried(there: There, issuer: Issuer) -> None:
+async def test_alternative_metadata_location_is_tried(there: FakeIssuer, issuer: Issuer) -> None:
     there.replies[RFC_8414] = there.replies.pop(OPENID)
     assert await names(issuer, "one") == ["one"]
     assert there.asked == [OPENID, RFC_8414, KEYS]
@@ -324,7 +330,7 @@ async def test_unexpected_error_of_fetch_raises_failed(clock: Clock) -> None:
         await issuer.keys("one")
 
 
-async def test_close_cancels_hanging_fetch(there: There, clock: Clock) -> None:
+async def test_close_cancels_hanging_fetch(there: FakeIssuer, clock: Clock) -> None:
     issuer = Issuer(openid("signin", URL), fetch=there, clock=clock)
     there.held = asyncio.Event()
     waiting = asyncio.create_task(issuer.keys("one"))
@@ -335,7 +341,7 @@ async def test_close_cancels_hanging_fetch(there: There, clock: Clock) -> None:
 
 
 def test_non_discoverable_or_insecure_provider_is_refused_as_issuer(
-    there: There, clock: Clock
+    there: FakeIssuer, clock: Clock
 ) -> None:
     with pytest.raises(ValueError, match="GitHub"):
         Issuer(github, fetch=there, clock=clock)

@@ -24,7 +24,7 @@ from tests.support.acme import (
     begun,
     declared,
     ledger,
-    noted,
+    note_of_open_payment,
     paid,
     send,
     still_open,
@@ -201,7 +201,7 @@ async def test_waiting_dispute_of_a_payment_that_differs_from_the_request_is_ref
     claims_env.clock.tick(minutes=1)
     await claims_env.sweep()
     assert await webhook_statuses(claims_env) == [("refused", "amount")]
-    assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(claims_env)
+    assert "paid 4.00 EUR, requested 9.00 EUR" in await note_of_open_payment(claims_env)
     assert await ledger(claims_env) == []
 
 
@@ -336,7 +336,7 @@ async def test_signed_event_with_a_different_amount_is_listed_for_the_operator(
     await begun(payment_env)
     assert await received(await send(payment_env, acme.pay(amount=400))) == "refused"
     assert await webhook_statuses(payment_env) == [("refused", "amount")]
-    assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(payment_env)
+    assert "paid 4.00 EUR, requested 9.00 EUR" in await note_of_open_payment(payment_env)
 
 
 async def test_refunded_or_failed_payment_for_an_erased_question_is_not_listed(

@@ -33,7 +33,7 @@ async def refunded_first(shop: Shop, buy: Buying, **about: str) -> tuple[bytes, 
     await buy.person.pay(buy.link)
     (paid,) = shop.post
     intent = json.loads(paid)["data"]["object"]["payment_intent"]
-    await shop.give_back_there(intent, **about)
+    await shop.refund_at_provider(intent, **about)
     _, refunded = shop.post
     shop.post.clear()
     return refunded, paid, intent
@@ -72,7 +72,7 @@ async def test_provider_refund_found_on_return_asks_for_payment_again(shop: Shop
     async with buying(shop) as buy:
         back = await buy.person.pay(buy.link)
         intent = json.loads(shop.post[0])["data"]["object"]["payment_intent"]
-        await shop.give_back_there(intent)
+        await shop.refund_at_provider(intent)
         shop.post.clear()
         assert (await buy.person.come_back(back)).heading == "9.00 € was refunded"
         assert "the payment was refunded or charged back" in await buy.result()
@@ -213,7 +213,7 @@ async def test_partial_refunds_received_before_the_payment_are_stored_when_the_t
     shop.body = look
     async with buying(shop) as buy:
         first, paid, intent = await refunded_first(shop, buy, amount="100")
-        await shop.give_back_there(intent, amount="200")
+        await shop.refund_at_provider(intent, amount="200")
         for event in (shop.post.pop(), first, first, paid):
             await shop.send(event)
         assert (await buy.result(), seen) == ("done", [300])

@@ -381,18 +381,18 @@ class PaymentsAgainstModel(RuleBasedStateMachine):
 
     @rule(which=some, amount=st.sampled_from(["", "", "100", "300"]))
     @where(lambda self: self.tills)
-    def give_back_there(self, which: int, amount: str) -> None:
+    def refund_at_provider(self, which: int, amount: str) -> None:
         """Refund a payment at the provider, in full or in part."""
-        self.do(self._give_back_there(which, amount))
+        self.do(self._refund_at_provider(which, amount))
 
-    async def _give_back_there(self, which: int, amount: str) -> None:
+    async def _refund_at_provider(self, which: int, amount: str) -> None:
         payment = await self.payment_of_the(which)
         if payment is None or payment.payment_intent is None:
             return
         left = payment.amount - await self.refunded(payment)
         if int(amount or 1) <= left:
             about = {"amount": amount} if amount else {}
-            await self.shop.give_back_there(payment.payment_intent, **about)
+            await self.shop.refund_at_provider(payment.payment_intent, **about)
 
     @rule(which=some, ends=st.sampled_from(["", "won", "lost"]), is_reversed=st.booleans())
     @where(lambda self: self.tills)

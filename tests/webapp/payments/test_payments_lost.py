@@ -32,7 +32,7 @@ from tests.support.acme import (
     declared,
     ledger,
     left_pending,
-    noted,
+    note_of_open_payment,
     send,
     still_open,
 )
@@ -382,7 +382,7 @@ async def test_payment_in_another_currency_found_by_polling_is_listed_for_the_op
     acme.pay()
     acme.checkouts["co-1"]["currency"] = "USD"
     await payment_env.sweep(minutes=31)
-    assert "paid 9.00 USD, requested 9.00 EUR" in await noted(payment_env)
+    assert "paid 9.00 USD, requested 9.00 EUR" in await note_of_open_payment(payment_env)
     now = await payment_env.now(asked)
     assert (now.status, now.why) == (Status.EXPIRED, PAID_OTHERWISE)
     assert await ledger(payment_env) == []
@@ -395,7 +395,8 @@ async def test_payment_in_another_mode_found_by_polling_is_listed_for_the_operat
     acme.pay()
     acme.checkouts["co-1"]["live"] = True
     await payment_env.sweep(minutes=31)
-    assert "paid 9.00 EUR, in another mode, requested 9.00 EUR" in await noted(payment_env)
+    note = await note_of_open_payment(payment_env)
+    assert "paid 9.00 EUR, in another mode, requested 9.00 EUR" in note
     assert await ledger(payment_env) == []
 
 
@@ -405,12 +406,12 @@ async def test_event_with_a_different_amount_is_listed_until_the_right_amount_ar
     asked = await begun(payment_env)
     for id, became in (("msg_1", "refused"), ("msg_1", "duplicate")):
         assert (await send(payment_env, acme.pay(amount=400), id=id)).json() == {"received": became}
-    assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(payment_env)
+    assert "paid 4.00 EUR, requested 9.00 EUR" in await note_of_open_payment(payment_env)
     assert (await payment_env.now(asked)).progress == PAID_OTHERWISE
     # The earlier event was wrong: the right amount settles the question, without the operator.
     assert (await send(payment_env, acme.pay(), id="msg_3")).json() == {"received": "accepted"}
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
-    assert "requested 9.00" not in await noted(payment_env)
+    assert "requested 9.00" not in await note_of_open_payment(payment_env)
 
 
 async def test_done_command_removes_a_mismatched_payment_from_the_list(
@@ -426,7 +427,7 @@ async def test_done_command_removes_a_mismatched_payment_from_the_list(
     await send(payment_env, acme.pay(amount=400), id="msg_2")
     assert await still_open(payment_env) == []
     await send(payment_env, acme.pay(amount=500), id="msg_3")
-    assert "paid 5.00 EUR" in await noted(payment_env)
+    assert "paid 5.00 EUR" in await note_of_open_payment(payment_env)
 
 
 async def test_mismatched_payment_refunded_at_the_provider_is_no_longer_listed(
@@ -464,7 +465,7 @@ async def test_page_and_tool_say_that_a_different_amount_was_paid(shop: Shop) ->
         assert PAID_OTHERWISE in await buy.result()
         assert (await buy.person.visit(buy.link)).heading == "A different amount was paid"
         assert await shop.ledger() == []
-        assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(shop)
+        assert "paid 4.00 EUR, requested 9.00 EUR" in await note_of_open_payment(shop)
 
 
 async def test_earlier_versions_text_for_a_different_amount_is_still_recognized(shop: Shop) -> None:

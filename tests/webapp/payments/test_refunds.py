@@ -114,7 +114,7 @@ async def test_second_payment_is_not_refunded_at_once_if_the_first_was_refunded(
         await paid_twice(shop, buy)
         (spent,) = [p for p in await shop.payments() if p.status == "spent"]
         assert spent.payment_intent is not None
-        await shop.give_back_there(spent.payment_intent)
+        await shop.refund_at_provider(spent.payment_intent)
         await shop.send_all()
     await shop.sweep()
     assert sorted(await shop.ledger()) == ["open", "refunded"]

@@ -26,7 +26,7 @@ from tests.support.acme import (
     declared,
     ledger,
     left_pending,
-    noted,
+    note_of_open_payment,
     send,
 )
 from tests.support.payment_env import Mollie, PaymentEnv, selling
@@ -272,7 +272,7 @@ async def test_ended_question_keeps_its_reason_after_a_different_amount_was_paid
     await payment_env.service.elicitations.settle(asked.id, Status.SUPERSEDED)
     ended = await payment_env.now(asked)
     assert (await send(payment_env, acme.pay(amount=400))).json() == {"received": "refused"}
-    assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(payment_env)
+    assert "paid 4.00 EUR, requested 9.00 EUR" in await note_of_open_payment(payment_env)
     now = await payment_env.now(asked)
     assert (now.status, now.why, now.progress) == (Status.SUPERSEDED, ended.why, ended.progress)
 
@@ -300,7 +300,7 @@ async def test_unresolved_payment_of_an_erased_question_is_listed_for_the_operat
         UnresolvedStatus.UNANSWERED
     ]
     await nobody_is_asked_again(payment_env, acme)
-    assert ASK_THERE in await noted(payment_env)
+    assert ASK_THERE in await note_of_open_payment(payment_env)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ async def test_unresolved_payment_whose_question_is_erased_during_a_poll_is_list
         assert await payment_env.service.elicitations.get(asked.id) is None
         await payment_env.sweep(days=1)
         await nobody_is_asked_again(payment_env, acme)
-        assert (await noted(payment_env)).endswith(line)
+        assert (await note_of_open_payment(payment_env)).endswith(line)
         assert await ledger(payment_env) == []
 
 

@@ -121,7 +121,7 @@ async def test_events_of_a_transfer_in_any_order_end_the_same(
         there = await buy.press("bank")
         await buy.person.press_there(there, "arrive")
         payment_intent = json.loads(shop.post[-1])["data"]["object"]["payment_intent"]
-        await shop.give_back_there(payment_intent, amount="300")
+        await shop.refund_at_provider(payment_intent, amount="300")
         events, shop.post[:] = tuple(shop.post), []
         for number in order:
             await shop.send(events[number])

@@ -77,10 +77,10 @@ async def test_button_ends_payment_once_and_late_press_changes_nothing(
 ) -> None:
     begun = await paying.begun()
     assert await paying.press(begun, button) == leads
-    assert await paying.judged(begun) is verified
+    assert await paying.verified_status(begun) is verified
     for late in ("paid", "failed", "open", "pending", "expired", "cancel", "arrive", "other"):
         assert await paying.press(begun, late, late=True) == f"/pay/{session_of(begun)}"
-    assert await paying.judged(begun) is verified
+    assert await paying.verified_status(begun) is verified
     assert count_hints(paying, session_of(begun)) == 1
     page = await paying.page(begun)
     assert ("This is paid" in page.text) is (verified is SessionStatus.PAID)
@@ -89,19 +89,19 @@ async def test_button_ends_payment_once_and_late_press_changes_nothing(
 async def test_open_payment_can_be_paid_days_later(paying: Paying) -> None:
     begun = await paying.begun()
     assert await paying.press(begun, "open") == WENT_BACK
-    assert await paying.judged(begun) is SessionStatus.OPEN
+    assert await paying.verified_status(begun) is SessionStatus.OPEN
     assert paying.env.shop.received == []
     assert "The payment is open" in (await paying.page(begun)).text
     paying.env.clock.tick(days=11)
     assert await paying.press(begun, "paid") == WENT_BACK
-    assert await paying.judged(begun) is SessionStatus.PAID
+    assert await paying.verified_status(begun) is SessionStatus.PAID
     assert count_hints(paying, session_of(begun)) == 1
 
 
 async def test_unstarted_payment_expires(paying: Paying) -> None:
     begun = await paying.begun()
     paying.env.clock.tick(minutes=15)
-    assert await paying.judged(begun) is SessionStatus.CLOSED
+    assert await paying.verified_status(begun) is SessionStatus.CLOSED
     assert "checkout is over" in (await paying.page(begun)).text
     assert count_hints(paying, session_of(begun)) == 1
 
@@ -112,7 +112,7 @@ async def test_non_cancelable_payment_cannot_be_cancelled_by_merchant(paying: Pa
         await paying.run(paying.gateway.close(begun, session_of(begun)))
     await paying.press(begun, "open")
     assert await paying.run(paying.gateway.close(begun, session_of(begun)))
-    assert await paying.judged(begun) is SessionStatus.CLOSED
+    assert await paying.verified_status(begun) is SessionStatus.CLOSED
     assert await paying.run(paying.gateway.close(begun, session_of(begun)))
     assert count_hints(paying, session_of(begun)) == 1
 
@@ -121,7 +121,7 @@ async def test_payments_started_in_two_tabs_can_both_be_paid(paying: Paying) -> 
     first, second = await paying.begun(number=1), await paying.begun(number=2)
     for begun in (first, second):
         await paying.press(begun, "paid")
-        assert await paying.judged(begun) is SessionStatus.PAID
+        assert await paying.verified_status(begun) is SessionStatus.PAID
     assert {hint.session for hint in hints(paying)} == {session_of(first), session_of(second)}
 
 
@@ -135,7 +135,7 @@ async def test_repeated_request_creates_new_payment_after_an_hour(paying: Paying
 async def test_pending_payment_is_not_closed(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "pending")
-    assert await paying.judged(begun) is SessionStatus.PENDING
+    assert await paying.verified_status(begun) is SessionStatus.PENDING
     assert not await paying.run(paying.gateway.close(begun, session_of(begun)))
     assert count_hints(paying, session_of(begun)) == 1
 
@@ -169,14 +169,14 @@ async def test_chargeback_fails_payment_and_won_dispute_restores_payment(paying:
     now = paying.env.clock()
     await paying.press(begun, "chargeback")
     result = await paying.fetched(begun)
-    assert (result.charged_back, await paying.judged(begun)) == (900, SessionStatus.FAILED)
+    assert (result.charged_back, await paying.verified_status(begun)) == (900, SessionStatus.FAILED)
     assert "The bank has taken it back." in (await paying.page(begun)).text
     lost = gateway.with_returns(payment, result, now=now)
     assert lost.disputes == {session_of(begun): Dispute.LOST}
     await paying.press(begun, "won")
     won = gateway.with_returns(lost, await paying.fetched(begun), now=now)
     assert won.disputes == {session_of(begun): Dispute.WON}
-    assert await paying.judged(begun) is SessionStatus.PAID
+    assert await paying.verified_status(begun) is SessionStatus.PAID
     assert count_hints(paying, session_of(begun)) == 3
 
 

@@ -85,7 +85,7 @@ async def test_approved_order_is_captured_once_by_gateway(paying: Paying) -> Non
     assert (approved.state, approved.payment) == (SessionStatus.OPEN, None)
     assert "Nothing was paid yet" in (await paying.page(begun)).text
 
-    assert await paying.judged(begun) is SessionStatus.PAID
+    assert await paying.verified_status(begun) is SessionStatus.PAID
     claimed = await paying.collected(begun)
     assert (claimed.state, claimed.amount, claimed.currency) == (SessionStatus.PAID, 900, "EUR")
     assert "This is paid" in (await paying.page(begun)).text
@@ -99,7 +99,7 @@ async def test_second_tab_cannot_approve_and_second_capture_is_refused(
     begun = await paying.begun()
     await paying.press(begun, "balance")
     assert await paying.press(begun, "bank", late=True) == f"/pay/{session_of(begun)}"
-    assert await paying.judged(begun) is SessionStatus.PAID
+    assert await paying.verified_status(begun) is SessionStatus.PAID
     path = f"v2/checkout/orders/{session_of(begun)}/capture"
     again = await call(paying, path, {}, key="another")
     assert (again.status_code, again.json()["details"][0]["issue"]) == (
@@ -114,8 +114,8 @@ async def test_second_order_for_same_question_is_not_captured(paying: Paying) ->
     assert session_of(first) != session_of(second)
     for begun in (first, second):
         await paying.press(begun, "balance")
-    assert await paying.judged(first) is SessionStatus.PAID
-    assert await paying.judged(second) is SessionStatus.OPEN
+    assert await paying.verified_status(first) is SessionStatus.PAID
+    assert await paying.verified_status(second) is SessionStatus.OPEN
     assert (await types(paying)).count(CAPTURED) == 1
     with pytest.raises(Failed, match="DUPLICATE_INVOICE_ID"):
         await paying.begun(number=3)
@@ -124,7 +124,7 @@ async def test_second_order_for_same_question_is_not_captured(paying: Paying) ->
 async def test_repeated_request_returns_current_state_of_order(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "balance")
-    await paying.judged(begun)
+    await paying.verified_status(begun)
     assert begun.attempt is not None
     stored = await paying.run(paying.gateway.repeat(paying.prepared(), begun.attempt))
     assert (stored.session, stored.url) == (session_of(begun), None)
@@ -136,7 +136,7 @@ async def test_order_expires_after_three_hours_and_request_id_after_six(
     begun, before = await paying.begun(), paying.prepared()
     assert before.attempt is not None
     paying.env.clock.tick(hours=3)
-    assert await paying.judged(begun) is SessionStatus.CLOSED
+    assert await paying.verified_status(begun) is SessionStatus.CLOSED
     assert await paying.run(paying.gateway.close(begun, session_of(begun)))
     lapsed = await paying.run(paying.gateway.repeat(before, before.attempt))
     assert (lapsed.session, lapsed.url) == (None, None)
@@ -163,8 +163,8 @@ async def test_capture_which_got_500_is_retried(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "balance")
     await paying.control(next="500")
-    assert await paying.judged(begun) is SessionStatus.OPEN
-    assert await paying.judged(begun) is SessionStatus.PAID
+    assert await paying.verified_status(begun) is SessionStatus.OPEN
+    assert await paying.verified_status(begun) is SessionStatus.PAID
 
 
 async def test_capture_with_lost_response_is_found_and_not_repeated(
@@ -173,7 +173,7 @@ async def test_capture_with_lost_response_is_found_and_not_repeated(
     begun = await paying.begun()
     await paying.press(begun, "balance")
     await paying.control(next="lost")
-    assert await paying.judged(begun) is SessionStatus.PAID
+    assert await paying.verified_status(begun) is SessionStatus.PAID
     assert await types(paying) == [APPROVED, CAPTURED]
 
 
@@ -184,7 +184,7 @@ async def test_another_payment_method_can_be_chosen_after_decline(paying: Paying
     assert (declined.state, declined.url) == (SessionStatus.OPEN, page_of(begun))
     assert "The card was declined." in (await paying.page(begun)).text
     assert (await paying.press(begun, "balance")).startswith(WENT_BACK)
-    assert await paying.judged(begun) is SessionStatus.PAID
+    assert await paying.verified_status(begun) is SessionStatus.PAID
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ async def test_unapproved_order_cannot_be_captured(paying: Paying) -> None:
     assert await paying.press(begun, "cancel") == (
         f"{WENT_BACK}&cancelled=1&token={session_of(begun)}"
     )
-    assert await paying.judged(begun) is SessionStatus.OPEN
+    assert await paying.verified_status(begun) is SessionStatus.OPEN
     refused = await call(paying, f"v2/checkout/orders/{session_of(begun)}/capture", {})
     assert refused.json()["details"][0]["issue"] == "ORDER_NOT_APPROVED"
     assert await paying.run(paying.gateway.close(begun, session_of(begun)))
@@ -239,7 +239,7 @@ async def test_lost_dispute_fails_payment(paying: Paying) -> None:
     begun, payment = await paying.paid()
     await paying.press(begun, "reverse")
     assert (await paying.fetched(begun)).charged_back == 900
-    assert await paying.judged(begun) is SessionStatus.FAILED
+    assert await paying.verified_status(begun) is SessionStatus.FAILED
     reported = (await hints(paying))[-1]
     assert (reported.type, reported.reference) == ("PAYMENT.CAPTURE.REVERSED", None)
     assert await traced(paying, reported) == ID
@@ -255,7 +255,7 @@ async def test_lost_dispute_fails_payment(paying: Paying) -> None:
 async def test_expired_token_is_replaced_and_wrong_secret_is_refused(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "balance")
-    assert await paying.judged(begun) is SessionStatus.PAID
+    assert await paying.verified_status(begun) is SessionStatus.PAID
     paying.env.clock.tick(hours=9)
     assert (await paying.fetched(begun)).state is SessionStatus.PAID
     seller = replace(paying.env.settings.paypal(), client_secret="another")

@@ -41,7 +41,7 @@ async def test_page_is_on_sandbox_and_says_nothing_is_real(paying: Paying) -> No
 async def test_amount_is_returned_as_sent(price: Money, paying: Paying) -> None:
     begun = await paying.begun(paying.asked(price))
     await paying.press(begun, paying.pays)
-    assert await paying.judged(begun) is SessionStatus.PAID
+    assert await paying.verified_status(begun) is SessionStatus.PAID
 
 
 @BOTH
@@ -63,7 +63,7 @@ async def test_failed_request_does_nothing_and_retry_works(paying: Paying) -> No
         await paying.begun()
     begun = await paying.begun()
     await paying.press(begun, paying.pays)
-    assert await paying.judged(begun) is SessionStatus.PAID
+    assert await paying.verified_status(begun) is SessionStatus.PAID
 
 
 @BOTH
@@ -75,11 +75,11 @@ async def test_pending_payment_is_reported_until_result_arrives(
 ) -> None:
     begun = await paying.begun()
     await paying.press(begun, paying.pays_later)
-    assert await paying.judged(begun) is SessionStatus.PENDING
+    assert await paying.verified_status(begun) is SessionStatus.PENDING
     assert "under way" in (await paying.page(begun)).text
     reported = len(paying.env.shop.received)
     await paying.press(begun, button)
-    assert await paying.judged(begun) is verified
+    assert await paying.verified_status(begun) is verified
     assert await paying.press(begun, button, late=True) == f"/pay/{session_of(begun)}"
     assert len(paying.env.shop.received) == reported + 1
 
@@ -105,7 +105,7 @@ async def test_refund_with_lost_response_is_made_once(paying: Paying) -> None:
     assert await paying.run(paying.gateway.refund(payment, reason="sold out")) == first
     assert first.price == NINE
     assert (await paying.fetched(begun)).refunded == 900
-    assert await paying.judged(begun) is SessionStatus.FAILED
+    assert await paying.verified_status(begun) is SessionStatus.FAILED
     assert len(paying.env.shop.received) == reported + 1
 
 
@@ -136,5 +136,5 @@ async def test_events_are_held_duplicated_and_dropped_on_request(paying: Paying)
     assert len({event.content for event in paying.env.shop.received}) == 1
     assert len(paying.env.shop.received) == 3
     await paying.control(drop=True)
-    await paying.judged(begun)
+    await paying.verified_status(begun)
     assert len(paying.env.shop.received) == 3

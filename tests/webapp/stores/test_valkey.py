@@ -194,13 +194,13 @@ class TestStart:
 
     async def test_newer_layout_is_refused(self):
         server = fresh_valkey()
-        server.look().set("elicit:layout", "2 1")
+        server.client().set("elicit:layout", "2 1")
         assert "newer version" in await refused(server.url)
 
     async def test_server_without_config_command_is_accepted_by_its_info(self):
         rights = ["on", "nopass", "~elicit:*", "&elicit:*", "+@all", "-@admin", "-@dangerous"]
         with own_valkey(appendfsync="everysec") as server:
-            server.look().execute_command("ACL", "SETUSER", "elicit", *rights, "+info")
+            server.client().execute_command("ACL", "SETUSER", "elicit", *rights, "+info")
             async with opened(server.url.replace("://", "://elicit:any@")) as store:
                 (written,) = await store.write(record("a-1"))
                 assert written.version == 1
@@ -209,11 +209,11 @@ class TestStart:
     async def test_documented_acl_rights_are_sufficient(self):
         (line,) = [each for each in DOCUMENT.splitlines() if each.startswith("ACL SETUSER")]
         with own_valkey() as server:
-            server.look().execute_command(*line.split())
+            server.client().execute_command(*line.split())
             async with opened(server.url.replace("://", "://elicit:PASSWORD@")) as store:
                 await everything(store)
         for node in (nodes := fresh_cluster()):
-            node.look().execute_command(*line.split())
+            node.client().execute_command(*line.split())
         async with opened(nodes[0].url.replace("://", "://elicit:PASSWORD@")) as store:
             await everything(store)
 
@@ -221,13 +221,13 @@ class TestStart:
         block = DOCUMENT.partition("```text\n")[2].partition("```")[0]
         settings = dict(line.split() for line in block.splitlines())
         with own_valkey() as server:
-            assert settings == {name: server.look().config_get(name)[name] for name in settings}
+            assert settings == {name: server.client().config_get(name)[name] for name in settings}
             async with opened(server.url) as store:
                 await everything(store)
 
     async def test_user_without_required_right_is_refused(self):
         with own_valkey() as server:
-            server.look().execute_command("ACL", "SETUSER", "elicit", "on", "nopass", "+info")
+            server.client().execute_command("ACL", "SETUSER", "elicit", "on", "nopass", "+info")
             why = await refused(server.url.replace("://", "://elicit:any@"))
         assert "docs/how-to/stores.md" in why
 
@@ -272,7 +272,7 @@ async def test_resumed_move_fences_every_server_of_cluster(tmp_path):
     async with opened(nodes[0].url) as target:
         for node in nodes:
             with suppress(ResponseError):  # the shard belongs to another node
-                node.look().set(key(0, "fence"), half(source.address, "elicit move"))
+                node.client().set(key(0, "fence"), half(source.address, "elicit move"))
         assert await target.fenced() is not None
         with pytest.raises(StoreUnavailable, match="away"):
             await move(source, target)
@@ -358,7 +358,7 @@ class TestKeys:
                 assert await store.list("elicitation") == []
             for node in fresh_cluster() if shards == 1 else [fresh_valkey()]:
                 with suppress(ResponseError):  # the slot belongs to another node
-                    node.look().set("elicit:layout", f"1 {shards}")
+                    node.client().set("elicit:layout", f"1 {shards}")
             async with opened(server.url) as store:
                 await everything(store)
                 for owner in "abcdef":
@@ -425,8 +425,8 @@ class TestKeys:
 def places():
     """Yield the addresses of a single server and of a cluster, each with functions for clients."""
     server, nodes = fresh_valkey(), fresh_cluster()
-    yield server.url, [server.look]
-    yield nodes[0].url, [node.look for node in nodes]
+    yield server.url, [server.client]
+    yield nodes[0].url, [node.client for node in nodes]
 
 
 class TestScripts:
@@ -462,7 +462,7 @@ class TestScripts:
             for round_ in range(10):
                 writes = [asyncio.create_task(write(100 * round_ + n)) for n in range(40)]
                 await asyncio.sleep(0)
-                server.look().script_flush()
+                server.client().script_flush()
                 await asyncio.gather(*writes)
             assert len(await store.list("elicitation", limit=1000)) == 400
             assert len(await store.list("x", limit=1000)) == 400
@@ -471,8 +471,8 @@ class TestScripts:
         with own_valkey() as server:
             async with opened(server.url) as store:
                 (first,) = await store.write(record("a-0", sealed=bytes(60_000)))
-                used = server.look().info("memory")["used_memory"]
-                server.look().config_set("maxmemory", used + 3_000_000)
+                used = server.client().info("memory")["used_memory"]
+                server.client().config_set("maxmemory", used + 3_000_000)
                 await store.check()
                 rows: list[str] = []
 
@@ -489,7 +489,7 @@ class TestScripts:
                     await store.check()
                 found = [row.id for row in await store.list("elicitation", limit=1000)]
                 assert found == sorted(["a-0", *rows])
-                server.look().config_set("maxmemory", 0)
+                server.client().config_set("maxmemory", 0)
                 await store.check()
                 await store.write(replace(first, sealed=b""))
 
@@ -550,8 +550,8 @@ class TestConnection:
                 await store.write(record("a-1"))
                 (nobody,) = free_ports(1)
                 # Copy the server key to the new primary, as replication would have done.
-                new.look().set(SERVER_KEY, old.look().get(SERVER_KEY))
-                old.look().replicaof("127.0.0.1", nobody)
+                new.client().set(SERVER_KEY, old.client().get(SERVER_KEY))
+                old.client().replicaof("127.0.0.1", nobody)
                 for call in (lambda: store.write(record("a-2")), store.check):
                     with pytest.raises(StoreUnavailable, match="replica"):
                         await call()
@@ -569,13 +569,13 @@ class TestConnection:
             way.symlink_to(old.socket)
             async with opened(f"valkey://{way}?db=0") as store:
                 (row,) = await store.write(record("a-1"))
-                new.look().replicaof("127.0.0.1", old.port)
-                while not new.look().get(SERVER_KEY):
+                new.client().replicaof("127.0.0.1", old.port)
+                while not new.client().get(SERVER_KEY):
                     pass
-                new.look().replicaof("NO", "ONE")
+                new.client().replicaof("NO", "ONE")
                 way.unlink()
                 way.symlink_to(new.socket)
-                old.look().client_kill_filter(_type="normal", skipme=True)
+                old.client().client_kill_filter(_type="normal", skipme=True)
                 (row,) = await recovered(lambda: store.write(row))
                 if is_started_again:
                     old.kill()
@@ -601,10 +601,10 @@ class TestConnection:
             async with opened(f"valkey://{way}?db=0") as store:
                 watch = store.watch()
                 await store.write(record("a-1"))
-                new.look().replicaof("127.0.0.1", old.port)
-                while not new.look().get(SERVER_KEY):
+                new.client().replicaof("127.0.0.1", old.port)
+                while not new.client().get(SERVER_KEY):
                     pass
-                new.look().replicaof("NO", "ONE")
+                new.client().replicaof("NO", "ONE")
                 way.unlink()
                 way.symlink_to(new.socket)
                 await store._server._client.connection_pool.disconnect()
@@ -613,9 +613,9 @@ class TestConnection:
                     assert await anext(watch) is None, (
                         "the watch reports that changes may have been missed"
                     )
-                while len(old.look().client_list(_type="pubsub")):
+                while len(old.client().client_list(_type="pubsub")):
                     pass
-                assert old.look().hlen(key(0, "records")) == 1
+                assert old.client().hlen(key(0, "records")) == 1
 
     async def test_server_restarted_several_times_stays_in_use(self):
         with own_valkey() as server:
@@ -654,7 +654,7 @@ class TestConnection:
         async with opened(server.url) as store, opened(server.url) as other:
             watch = store.watch()
             for message in (b"", b"rubbish", msgpack.encode(("x", ["no name"])), b"\xc0"):
-                server.look().publish("elicit:0:written", message)
+                server.client().publish("elicit:0:written", message)
             async with asyncio.timeout(LIMIT_SECONDS):
                 assert await anext(watch) is None
                 (written,) = await other.write(record("a-1"))
@@ -676,14 +676,14 @@ class TestConnection:
         async with opened(server.url) as store, opened(server.url) as other:
             watch = store.watch()
             message = msgpack.encode(("x", [f"a\0elicitation\0{n}" for n in range(100_000)]))
-            before = server.look().info("stats")["total_commands_processed"]
-            server.look().publish("elicit:0:written", message)
+            before = server.client().info("stats")["total_commands_processed"]
+            server.client().publish("elicit:0:written", message)
             async with asyncio.timeout(LIMIT_SECONDS):
                 assert await anext(watch) is None
                 (written,) = await other.write(record("a-1"))
                 while await anext(watch) != written:
                     pass
-            assert server.look().info("stats")["total_commands_processed"] - before < 100
+            assert server.client().info("stats")["total_commands_processed"] - before < 100
 
     async def test_watch_is_asked_to_look_again_periodically(self, monkeypatch):
         monkeypatch.setattr("webapp.stores.valkey.changes.LOOK_AGAIN_SECONDS", 0.01)
@@ -717,10 +717,10 @@ class TestConnection:
     async def test_server_with_appendfsync_disabled_acknowledges_no_write(self):
         with own_valkey() as server:
             async with opened(server.url, answer_seconds=0.5) as store:
-                server.look().config_set("appendfsync", "no")
+                server.client().config_set("appendfsync", "no")
                 with pytest.raises(StoreUnavailable):
                     await store.write(record("a-1"))
-                server.look().config_set("appendfsync", "always")
+                server.client().config_set("appendfsync", "always")
             async with opened(server.url) as store:
                 await store.write(record("a-2"))
 
@@ -729,8 +729,8 @@ class TestConnection:
         async with opened(server.url) as store:
             (row,) = await store.write(record("a-1"))
             for number in range(5):
-                server.look().execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-                server.look().execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+                server.client().execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                server.client().execute_command("CLIENT", "KILL", "TYPE", "pubsub")
                 change = replace(row, status=f"{number}")
                 (row,) = await recovered(lambda change=change: store.write(change))
             assert row.version == 6
@@ -743,7 +743,7 @@ class TestCluster:
             for number in range(100):
                 await store.write(replace(record("x"), owner=f"{number}"))
             stored = [
-                sum(len(node.look().hkeys(name)) for name in node.look().keys("*:records"))
+                sum(len(node.client().hkeys(name)) for name in node.client().keys("*:records"))
                 for node in nodes
             ]
         assert sum(stored) == 100
@@ -766,7 +766,7 @@ class TestCluster:
     # finding: XB1
     async def test_silent_node_does_not_delay_other_nodes_and_is_replaced_by_replica(self):
         with own_cluster(has_replica=True) as nodes:
-            client = nodes[0].look()
+            client = nodes[0].client()
             while client.info("replication").get("slave0", {}).get("state") != "online":
                 pass
             async with opened(nodes[1].url, answer_seconds=2) as store:
@@ -822,7 +822,7 @@ class TestCluster:
 
 
 def asked(node, *command):
-    return node.look().execute_command("CLUSTER", *command)
+    return node.client().execute_command("CLUSTER", *command)
 
 
 def begin_move(nodes, name):
@@ -835,10 +835,10 @@ def begin_move(nodes, name):
     asked(nodes[giver], "SETSLOT", slot, "MIGRATING", ids[taker])
     place = ("MIGRATE", "127.0.0.1", nodes[taker].port, "", 0, 5000, "KEYS")
     first, *rest = asked(nodes[giver], "GETKEYSINSLOT", slot, 100)
-    nodes[giver].look().execute_command(*place, first)
+    nodes[giver].client().execute_command(*place, first)
 
     def end():
-        nodes[giver].look().execute_command(*place, *rest)
+        nodes[giver].client().execute_command(*place, *rest)
         for node in (nodes[taker], nodes[giver]):
             asked(node, "SETSLOT", slot, "NODE", ids[taker])
 

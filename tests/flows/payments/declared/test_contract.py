@@ -96,7 +96,7 @@ class PaymentEnv:
     def pay(self, id: str) -> None:
         self.checkouts[id] |= {"state": "paid", "payment": f"p-{id}"}
 
-    def refund_by_hand(self, id: str, amount: int) -> None:
+    def refund_manually(self, id: str, amount: int) -> None:
         self.checkouts[id]["refunded"] += amount
 
     def refund(self, payment: str, asked: dict[str, Any]) -> tuple[int, Any]:
@@ -202,7 +202,7 @@ def test_partial_manual_refund_is_completed_by_our_refund() -> None:
     elicitation = opened(payment_env)
     payment_env.pay("ch-1")
     paid = gateway_env.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
-    payment_env.refund_by_hand("ch-1", 400)
+    payment_env.refund_manually("ch-1", 400)
     notice = notice_of(payment_env)
     assert notice.session is not None
     paid = with_returns(paid, notice.session, now=NOON)

@@ -272,7 +272,7 @@ def test_price_is_sent_exactly_or_refused_before_question(case: Case, price: Mon
     assert f":{shown}" in request
 
 
-# Statuses when the provider is asked
+# Statuses in the reply to a fetch
 
 
 @of_each(lambda case: case.words)
