@@ -291,7 +291,7 @@ async def _entry(page: PageRequest, record: Record) -> ActivityEntry | None:
 
 
 def _asked(page: PageRequest, elicitation: Elicitation, locale: Locale | None) -> ActivityEntry:
-    asked, now, kinds = elicitation.asked, page.now, page.service.kinds
+    asked, now, kinds = elicitation.request, page.now, page.service.kinds
     kind = traits_of(elicitation.kind).page
     terms = terms_of(elicitation) if kind == "payment" else None
     has_expired = not elicitation.status.is_final and now >= elicitation.expires_at

@@ -165,7 +165,7 @@ class TestWhatComesBack:
         members = msgspec.to_builtins(a_connection())
         for name in ("issued_at", "token", "client_auth", "issuer"):
             members.pop(name)
-        assert msgspec.convert(members, Connection).token is None
+        assert msgspec.convert(members, Connection).token_endpoint is None
 
 
 class TestTheEnd:

@@ -586,6 +586,6 @@ class TestWhereTheyDiffer:
 
     def test_github_app_request_contains_no_scope(self) -> None:
         elicitation = an_elicitation(github_app, scopes=("repo",))
-        assert elicitation.asked.terms is not None
+        assert elicitation.request.terms is not None
         departure, _ = departed(github_app, scopes=("repo",))
         assert "scope" not in parameters_of(departure.url)

@@ -88,7 +88,7 @@ async def test_activity_has_all_questions_in_order_on_its_pages() -> None:
         service, owner = env.service, env.service.identity.local_owner
         for number in (2, 0, 1, *range(3, 25)):
             one = question(service, owner, number=number * 60 * 24)
-            request = replace(one.asked, message=f"Table {number:02}?")
+            request = replace(one.request, message=f"Table {number:02}?")
             await service.elicitations.rows.write(replace(one, asked=request))
         person = await env.person()
         pages = [(await person.visit(f"{env.url}/activity?page={page}")).text for page in (1, 2)]
