@@ -206,7 +206,7 @@ class OauthFlow:
             stored = msgspec.structs.replace(
                 stored,
                 sends_issuer=stored.sends_issuer or found.sends_issuer,
-                token=found.token,
+                token_endpoint=found.token,
                 jwks=found.jwks,
                 userinfo=found.userinfo,
                 client_auth=found.client_auth(stored.client_auth),

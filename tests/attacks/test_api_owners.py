@@ -292,7 +292,7 @@ async def _without_program(env: PeopleEnv) -> list[Thing]:
         id = service.elicitations.new_id(owner)
         asked = replace(fresh.request, server=server, terms={"schema": {"type": "object"}})
         await service.elicitations.write(
-            replace(fresh, id=id, owner=owner, asked=asked, is_for_user=is_for_user)
+            replace(fresh, id=id, owner=owner, request=asked, is_for_user=is_for_user)
         )
         return id
 

@@ -503,7 +503,7 @@ async def test_live_registration_never_uses_sandbox_account(here):
         lived = replace(
             connection,
             id=connection.owner + "a-live-account-of-the-same",
-            key=row_key,
+            lookup_key=row_key,
             label="somebody",
             version=0,
         )

@@ -87,7 +87,7 @@ def payment(seller: str, **changes: Any) -> Payment:
         "id": "ownertag-r_1",
         "owner": "ownertag",
         "elicitation_id": ID,
-        "join": "j",
+        "dedupe_key": "j",
         "server": "shop",
         "tool": "buy",
         "seller": seller,

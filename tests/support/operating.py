@@ -173,7 +173,7 @@ def _records(service: Service, owner: str, number: int, text: str) -> Sequence[V
     asked = question(service, owner, number=number)
     if text:
         request = replace(asked.request, tool=text, server=text, client=text)
-        asked = replace(asked, asked=request, why=text)
+        asked = replace(asked, request=request, why=text)
     kinds = ("form", "payment", "oauth", "confirm")
     statuses = (Status.ACCEPTED, Status.EXPIRED, Status.PENDING, Status.DECLINED)
     asked = replace(asked, kind=kinds[number % 4], status=statuses[number % 4])

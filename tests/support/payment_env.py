@@ -238,7 +238,7 @@ class PaymentEnv:
             seller=self.seller.name, amount=900, currency="EUR", what="Report", is_live=is_live
         )
         about = replace(fresh.request, url=None, terms=msgspec.to_builtins(terms))
-        asked = replace(fresh, asked=about)
+        asked = replace(fresh, request=about)
         await self.service.elicitations.write(asked)
         return await self.now(asked)
 

@@ -387,7 +387,7 @@ def test_record_is_erased_thirty_days_after_its_end() -> None:
 
 def test_changes_leave_unrelated_fields_unchanged() -> None:
     before = accepted(request_id="l1", run="r1")
-    stored = {"id", "owner", "kind", "asked", "join", "created_at", "expires_at", "version"}
+    stored = {"id", "owner", "kind", "request", "dedupe_key", "created_at", "expires_at", "version"}
     for after in (
         states.renew(before, request_id="l1", now=NOON),
         states.release(before, request_id="l1"),

@@ -29,7 +29,7 @@ ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\x9b1mrm -rf\u202egpj.\x00"
 def with_terms(asked: Elicitation, **terms: str) -> Elicitation:
     """Return the elicitation with these terms replaced."""
     stored = cast("dict[str, Json]", asked.request.terms)
-    return replace(asked, asked=replace(asked.request, terms={**stored, **terms}))
+    return replace(asked, request=replace(asked.request, terms={**stored, **terms}))
 
 
 class Desk:

@@ -415,7 +415,7 @@ async def test_custom_id_is_free_after_questions_of_its_former_owners_are_erased
 async def named_by(here: Service, name: str, *, server: str = "s", tool: str) -> Elicitation:
     """Store and return a question of Alice, asked by `tool` of `server` with the alias `name`."""
     fresh = question_in_store(here, join=f"{server} {tool}")
-    fresh = replace(fresh, asked=replace(fresh.request, server=server, tool=tool))
+    fresh = replace(fresh, request=replace(fresh.request, server=server, tool=tool))
     await here.elicitations.write(fresh)
     await give_alias(here.elicitations, name, fresh)
     return fresh

@@ -349,9 +349,9 @@ async def test_request_of_an_earlier_version_needs_one_approval() -> None:
         await caller.result("refund", order="o8")
 
         def as_before(asked: Any) -> Any:
-            terms = {name: each for name, each in asked.asked.terms.items() if name != "voting"}
+            terms = {name: each for name, each in asked.request.terms.items() if name != "voting"}
             terms["approver"] = "finance"
-            return replace(asked, asked=replace(asked.asked, terms=terms))
+            return replace(asked, request=replace(asked.request, terms=terms))
 
         elicitations = here.env.service.elicitations
         await elicitations.change((await here.asked()).id, as_before)

@@ -570,7 +570,7 @@ async def test_disconnected_account_retains_only_data_shown_on_page() -> None:
         reported = {name for name in left.__struct_fields__ if getattr(left, name)}
         # Only the lookup fields (the first four) and the fields that the page shows remain.
         assert reported == {
-            *("id", "owner", "key", "version"),
+            *("id", "owner", "lookup_key", "version"),
             *("label", "provider", "server", "connected_at", "ended_at", "was_revoked"),
         }
 

@@ -278,7 +278,7 @@ async def test_list_of_accounts_can_exceed_page_of_store() -> None:
                 **{
                     **{name: getattr(one, name) for name in one.__struct_fields__},
                     "id": f"{one.owner}{n:03}",
-                    "holds_key": False,
+                    "is_active": False,
                     "version": 0,
                 }
             )

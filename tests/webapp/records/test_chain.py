@@ -184,7 +184,7 @@ async def test_block_of_long_texts_stays_below_size_limit_of_store(here: Service
     words = "\N{PILE OF POO}" * 300
     fresh = [question_in_store(here, join=str(number)) for number in range(100)]
     long = [
-        replace(each, asked=replace(each.request, server=words, tool=words, client=words))
+        replace(each, request=replace(each.request, server=words, tool=words, client=words))
         for each in fresh
     ]
     await asyncio.gather(*map(here.elicitations.write, long))

@@ -129,7 +129,7 @@ async def test_receipts_and_unresolved_payments_are_counted_with_age_of_oldest()
             id=ids.payment(one.id, provider="stripe", session="s"),
             owner=one.owner,
             session="s",
-            join="j",
+            dedupe_key="j",
             payment_intent=None,
         )
         loose = UnresolvedPayment(
