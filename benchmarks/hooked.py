@@ -102,7 +102,7 @@ def opened_checkout(owner: str) -> tuple[Elicitation, str]:
     asked = msgspec.structs.replace(
         asked,
         kind="payment",
-        asked=msgspec.structs.replace(asked.asked, terms=msgspec.to_builtins(terms)),
+        request=msgspec.structs.replace(asked.request, terms=msgspec.to_builtins(terms)),
     )
     opened = open_attempt(
         asked, browser="0" * 64, now=now, attempt_data=msgspec.to_builtins(stored)

@@ -103,7 +103,7 @@ def fresh(owner: str, *, now: datetime, id: str | None = None) -> Elicitation:
         id=id,
         owner=owner,
         kind="url",
-        asked=Asked(
+        request=Asked(
             server="shop",
             tool="buy",
             client="a client",
@@ -112,7 +112,7 @@ def fresh(owner: str, *, now: datetime, id: str | None = None) -> Elicitation:
             url=f"https://pay.example/session?id={id}",
             origins=("https://pay.example",),
         ),
-        join=id[len(owner) :],  # unique
+        dedupe_key=id[len(owner) :],  # unique
         created_at=now,
         expires_at=now + timedelta(minutes=5),
         waiter="leg",

@@ -205,7 +205,7 @@ class Completing:
     ) -> Completion:
         elicitations, proof = self._elicitations, TrustedCode(by=by)
         current = await elicitations.as_remembered(id)
-        if current is not None and asker is not None and asker.excludes(current.asked):
+        if current is not None and asker is not None and asker.excludes(current.request):
             current = None
         if current is None and asker is not None:
             current = await aliased(elicitations, id, owner=owner, by=asker)

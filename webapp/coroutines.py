@@ -275,7 +275,7 @@ class _ByAuthor(Presenter):
         link = ShownLink(
             url=shown.url,
             kind=asked.kind,
-            message=asked.asked.message,
+            message=asked.request.message,
             elicitation_id=asked.id,
             expires_at=asked.expires_at,
             needs_code=asked.is_by_code,

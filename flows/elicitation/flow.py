@@ -115,7 +115,7 @@ def open_attempt(
     """Start an attempt in a browser.
 
     If the previous attempt's page may still be open at the provider, store that attempt in
-    `former`.
+    `earlier_attempts`.
 
     Raises:
         TooManyAttempts: Ten attempts were made. Those of `record_failed_start` do not count.
@@ -132,12 +132,12 @@ def open_attempt(
     attempt = Attempt(
         number=number, browser=browser, started_at=now, state=state, kept=attempt_data
     )
-    former = elicitation.former
+    former = elicitation.earlier_attempts
     last = elicitation.attempt
     may_return = last is not None and last.kept != attempt_data and last.trouble != "refused"
     if elicitation.is_open_there and last is not None and may_return:
         former = (*former, last)
-    return replace(elicitation, status=Status.OPENED, attempt=attempt, former=former)
+    return replace(elicitation, status=Status.OPENED, attempt=attempt, earlier_attempts=former)
 
 
 def next_attempt(elicitation: Elicitation) -> int:
@@ -191,7 +191,7 @@ def keep(
     latest = elicitation.attempt
     if latest is None:
         return elicitation
-    attempts, session = (latest, *elicitation.former), _session_of(attempt_data)
+    attempts, session = (latest, *elicitation.earlier_attempts), _session_of(attempt_data)
     known = next((one for one in attempts if one.number == number), None)
     if session is not None and session in [_session_of(one.kept) for one in attempts]:
         return elicitation
@@ -204,7 +204,7 @@ def keep(
         # The person pays in this session, so it becomes the latest attempt's session.
         second = replace(latest, state=None)
         elicitation = replace(elicitation, attempt=replace(latest, kept=attempt_data))
-    return replace(elicitation, former=(*elicitation.former, second))
+    return replace(elicitation, earlier_attempts=(*elicitation.earlier_attempts, second))
 
 
 def adopt(elicitation: Elicitation, *, attempt_data: Json, now: datetime) -> Elicitation:
@@ -222,14 +222,16 @@ def adopt(elicitation: Elicitation, *, attempt_data: Json, now: datetime) -> Eli
         found = replace(latest, kept=attempt_data, trouble=None)
         return replace(elicitation, attempt=found, is_open_there=True)
     lost = Attempt(number=latest.number, browser="", started_at=now, kept=attempt_data)
-    return replace(elicitation, former=(*elicitation.former, lost), is_open_there=True)
+    return replace(
+        elicitation, earlier_attempts=(*elicitation.earlier_attempts, lost), is_open_there=True
+    )
 
 
 def _with(elicitation: Elicitation, changed: Attempt, known: Attempt) -> Elicitation:
     if elicitation.attempt is known:
         return replace(elicitation, attempt=changed)
-    former = tuple(changed if one is known else one for one in elicitation.former)
-    return replace(elicitation, former=former)
+    former = tuple(changed if one is known else one for one in elicitation.earlier_attempts)
+    return replace(elicitation, earlier_attempts=former)
 
 
 def _session_of(attempt_data: Json) -> Json:
@@ -246,7 +248,7 @@ def hold_open(elicitation: Elicitation) -> Elicitation:
 
 def close(elicitation: Elicitation) -> Elicitation:
     """Record that the provider has nothing open any more."""
-    return replace(elicitation, is_open_there=False, look_at=None)
+    return replace(elicitation, is_open_there=False, next_check_at=None)
 
 
 def close_later(elicitation: Elicitation, *, now: datetime) -> Elicitation:
@@ -257,7 +259,7 @@ def close_later(elicitation: Elicitation, *, now: datetime) -> Elicitation:
     """
     ended = elicitation.settled_at or elicitation.expires_at
     pause = min(max(now - ended, CLOSE_AGAIN_AT_LEAST), CLOSE_AGAIN_AT_MOST)
-    return replace(elicitation, look_at=now + pause)
+    return replace(elicitation, next_check_at=now + pause)
 
 
 def come_back_unpaid(elicitation: Elicitation, *, number: int) -> Elicitation:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from flows.elicitation.tool_call import CallingClient, DescribedTool
@@ -166,8 +166,8 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     id: str
     owner: str
     kind: str
-    asked: Asked
-    join: str
+    request: Asked = field(name="asked")
+    dedupe_key: str = field(name="join")
     created_at: datetime
     expires_at: datetime
     status: Status = Status.PENDING
@@ -175,7 +175,8 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     waiter: str | None = None  # the request that waits for the answer; a newer request replaces it
     run: str | None = None  # the run of that request
     attempt: Attempt | None = None
-    former: tuple[Attempt, ...] = ()  # earlier attempts that the provider may still answer
+    # attempts that the provider may still answer
+    earlier_attempts: tuple[Attempt, ...] = field(default=(), name="former")
     led_nowhere: int = 0  # how many attempts failed without counting towards the limit
     settled_at: datetime | None = None
     is_late: bool = False
@@ -188,7 +189,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     take: Lease | None = None
     delivered_at: datetime | None = None
     # when the sweeper checks an unused or still open elicitation again
-    look_at: datetime | None = None
+    next_check_at: datetime | None = field(default=None, name="look_at")
     is_open_there: bool = False  # the provider has an open page or device code that must be closed
     ask_at: datetime | None = None  # when to poll the provider while its page is open
     progress: str | None = None  # the provider's status so far, shown on the page
@@ -215,7 +216,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     @property
     def row_key(self) -> str | None:
         """The unique key of this question within the owner's records. None if released."""
-        return self.join if self.holds_key else None
+        return self.dedupe_key if self.holds_key else None
 
     @property
     def stored_until(self) -> datetime:
@@ -253,13 +254,13 @@ class Elicitation(Struct, frozen=True, kw_only=True):
         if not self.status.is_final:
             return self.expires_at if self.ask_at is None else min(self.ask_at, self.expires_at)
         is_own_answer = self.status is Status.ACCEPTED and self.answered_by is None
-        if self.is_open_there and (self.former or not is_own_answer):
+        if self.is_open_there and (self.earlier_attempts or not is_own_answer):
             # This also applies if one attempt was answered while another is still open.
-            return self.look_at or self.settled_at
+            return self.next_check_at or self.settled_at
         if self.delivered_at is None and (self.holds_key or self.content is not None):
             # This time does not change when the elicitation ends: a changed time would need
             # another index write, which costs more than the rest of the change.
-            return self.look_at or min(self.expires_at, self.stored_until)
+            return self.next_check_at or min(self.expires_at, self.stored_until)
         return None
 
     @property
@@ -278,7 +279,7 @@ def checked_content(content: Json) -> Json:
     return cast("Json", json.loads(text))
 
 
-def join(
+def register_waiter(
     elicitation: Elicitation, *, request_id: str, run: str, is_of_task: bool = False
 ) -> Elicitation:
     """Register the request that waits for the answer, in place of the previous one."""
@@ -306,12 +307,12 @@ def settle(
     if not status.is_final:
         raise NotPossible(status=elicitation.status, wanted=status)
     require(elicitation, status)
-    asked = elicitation.asked
+    request = elicitation.request
     if status is Status.ACCEPTED and proof is not None:
-        asked = proof.counted(asked)
+        request = proof.counted(request)
     return replace(
         elicitation,
-        asked=asked,
+        request=request,
         status=status,
         settled_at=now,
         content=content if status is Status.ACCEPTED else None,
@@ -454,9 +455,9 @@ def deliver(elicitation: Elicitation, *, run: str, now: datetime) -> Elicitation
 
 def set_url(elicitation: Elicitation, url: str) -> Elicitation:
     """Set the question's URL, unless it has a URL already or has ended."""
-    if elicitation.asked.url is not None or elicitation.status.is_final:
+    if elicitation.request.url is not None or elicitation.status.is_final:
         return elicitation
-    return replace(elicitation, asked=replace(elicitation.asked, url=url))
+    return replace(elicitation, request=replace(elicitation.request, url=url))
 
 
 def release_key(elicitation: Elicitation) -> Elicitation:
@@ -479,7 +480,7 @@ def fall_due(elicitation: Elicitation, *, now: datetime) -> Elicitation:
         return settle(elicitation, Status.EXPIRED, now=now)
     lease = elicitation.take.until if elicitation.take is not None else now
     until = max(elicitation.stored_until, lease)
-    return replace(elicitation, look_at=until) if now < until else release_key(elicitation)
+    return replace(elicitation, next_check_at=until) if now < until else release_key(elicitation)
 
 
 def require(elicitation: Elicitation, wanted: Status) -> None:

@@ -247,12 +247,12 @@ def approver_of(asked: Elicitation) -> str | None:
 
 def voting_of(asked: Elicitation) -> Voting | None:
     """Return the approvers and their votes, or None if the person who asked decides."""
-    return voting_in(asked.asked.terms) if traits_of(asked.kind).is_anothers else None
+    return voting_in(asked.request.terms) if traits_of(asked.kind).is_anothers else None
 
 
 def asker_of(asked: Elicitation) -> str | None:
     """Return the description of the asker for the approver."""
-    terms = asked.asked.terms
+    terms = asked.request.terms
     if not traits_of(asked.kind).is_anothers or not isinstance(terms, Mapping):
         return None
     return cast("str | None", terms.get("asker"))
@@ -260,7 +260,7 @@ def asker_of(asked: Elicitation) -> str | None:
 
 def changed_part(before: Elicitation, request: object) -> str | None:
     """Return the name of the part of a form that differs from an earlier question, or None."""
-    was = before.asked.terms
+    was = before.request.terms
     if not isinstance(request, Form) or before.kind != request.kind or not isinstance(was, Mapping):
         return None
     terms = request.terms

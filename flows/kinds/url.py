@@ -170,8 +170,8 @@ class VisitFlow:
         self, elicitation: Elicitation, context: RedirectContext
     ) -> Generator[httpx.Request, httpx.Response, Redirect]:
         yield from ()
-        assert elicitation.asked.url is not None
-        return Redirect(url=elicitation.asked.url)
+        assert elicitation.request.url is not None
+        return Redirect(url=elicitation.request.url)
 
 
 def _mapping(content: Json) -> Mapping[str, Json]:

@@ -137,7 +137,7 @@ class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True):
     nonce: str | None = None
     issuer: str | None = None
     sends_issuer: bool = False
-    token: str | None = None
+    token_endpoint: str | None = msgspec.field(default=None, name="token")
     jwks: str | None = None
     userinfo: str | None = None
     client_auth: str = "basic"
@@ -146,7 +146,7 @@ class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True):
     dpop_key: str | None = None
 
     def __repr__(self) -> str:
-        return f"StoredAttempt(issuer={self.issuer!r}, token={self.token!r})"
+        return f"StoredAttempt(issuer={self.issuer!r}, token={self.token_endpoint!r})"
 
 
 class OauthFlow:
@@ -167,7 +167,7 @@ class OauthFlow:
             redirect_uri=context.return_url,
             issuer=provider.issuer,
             sends_issuer=provider.sends_issuer,
-            token=provider.token,
+            token_endpoint=provider.token,
             client_auth=provider.client_auth,
             tenant=provider.tenant,
             dpop_key=new_key() if provider.dpop else None,
@@ -206,7 +206,7 @@ class OauthFlow:
             stored = msgspec.structs.replace(
                 stored,
                 sends_issuer=stored.sends_issuer or found.sends_issuer,
-                token=found.token,
+                token_endpoint=found.token,
                 jwks=found.jwks,
                 userinfo=found.userinfo,
                 client_auth=found.client_auth(stored.client_auth),
@@ -271,10 +271,10 @@ class OauthFlow:
         stored = _stored_attempt(elicitation)
         _, client = self._client(elicitation, tenant=stored.tenant)
         provider = client.provider
-        assert stored.token is not None
+        assert stored.token_endpoint is not None
         reply = yield from exchange(
             client,
-            endpoint=stored.token,
+            endpoint=stored.token_endpoint,
             code=code,
             redirect_uri=stored.redirect_uri,
             verifier=stored.verifier,
@@ -304,7 +304,7 @@ class OauthFlow:
     def _client(
         self, elicitation: Elicitation, *, tenant: str | None
     ) -> tuple[AccountTerms, Client]:
-        terms = msgspec.convert(elicitation.asked.terms, AccountTerms)
+        terms = msgspec.convert(elicitation.request.terms, AccountTerms)
         client = self._clients.get(terms.provider)
         if client is None:
             name = terms.provider.upper()

@@ -44,7 +44,8 @@ class MemberUse(Struct, frozen=True, kw_only=True):
 class Connection(Struct, frozen=True, kw_only=True):
     id: str
     owner: str
-    key: str  # keyed hash of server, provider, its address and our client id
+    # keyed hash of server, provider, its address and our client id
+    lookup_key: str = field(name="key")
     server: str
     provider: str
     person_id: str
@@ -71,10 +72,12 @@ class Connection(Struct, frozen=True, kw_only=True):
     # values of the token reply or callback that the provider's `keep` names
     details: Mapping[str, str] = field(default_factory=dict[str, str])
     issued_at: datetime | None = None  # when the access token was issued; None in old rows
-    token: str | None = None  # the token endpoint of the exchange
+    # the token endpoint of the exchange
+    token_endpoint: str | None = field(default=None, name="token")
     client_auth: str | None = None  # how this server authenticated at that endpoint
     issuer: str | None = None  # the issuer that granted the tokens
-    holds_key: bool = True  # True if this account is the one in use for `key`
+    # True if this account is the one in use for `lookup_key`
+    is_active: bool = field(default=True, name="holds_key")
     put_aside_at: datetime | None = None  # when the person put another account in use
     used: Mapping[str, datetime] = field(default_factory=dict[str, datetime])  # last use by tool
     claim: Claim | None = None
@@ -89,7 +92,8 @@ class Connection(Struct, frozen=True, kw_only=True):
     was_revoked: bool | None = None  # whether the provider confirmed the revocation
     ended_by: str | None = None  # disconnected through the HTTP API: the API key's audit name
     came_by: str | None = None  # the elicitation of the latest exchange
-    former: str | None = None  # the id of the account that the latest exchange replaced
+    # the id of the account that the latest exchange replaced
+    replaced_id: str | None = field(default=None, name="former")
     declared: Json = None  # the provider if only a tool's code declares it
     clients: tuple[SeenClient, ...] = ()  # clients that use it or may use it, latest last
     only: tuple[str, ...] | None = None  # keys of the clients that may use it; None: all clients
@@ -159,7 +163,7 @@ class Connection(Struct, frozen=True, kw_only=True):
 
     @property
     def row_key(self) -> str | None:
-        return self.key if self.holds_key else None
+        return self.lookup_key if self.is_active else None
 
     def is_wanted(self, account: str | None, tenant: str | None = None) -> bool:
         """Return True if this is the account that the tool named, or if the tool named none."""
@@ -193,7 +197,7 @@ class Connection(Struct, frozen=True, kw_only=True):
 
     def is_put_aside(self, *, since: datetime | None) -> bool:
         """Return True if the person chose to use another account after `since`."""
-        at = None if self.holds_key else self.put_aside_at
+        at = None if self.is_active else self.put_aside_at
         return at is not None and since is not None and since < at
 
 
@@ -256,11 +260,11 @@ def renewed(connection: Connection, previous: Connection) -> Connection:
 
 def put_aside(connection: Connection, *, now: datetime) -> Connection:
     """Record that the person chose to use another account."""
-    return replace(connection, holds_key=False, put_aside_at=now)
+    return replace(connection, is_active=False, put_aside_at=now)
 
 
 def put_in_use(connection: Connection) -> Connection:
-    return replace(connection, holds_key=True, put_aside_at=None)
+    return replace(connection, is_active=True, put_aside_at=None)
 
 
 def use(
@@ -302,7 +306,7 @@ def disconnect(
     return Connection(
         id=connection.id,
         owner=connection.owner,
-        key=connection.key,
+        lookup_key=connection.lookup_key,
         server=connection.server,
         provider=connection.provider,
         person_id="",
@@ -311,7 +315,7 @@ def disconnect(
         scopes=(),
         tools=(),
         access_token="",
-        holds_key=False,
+        is_active=False,
         ended_at=now,
         was_revoked=was_revoked,
         ended_by=by,

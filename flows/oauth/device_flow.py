@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
-from msgspec import Struct
+from msgspec import Struct, field
 
 from flows.elicitation.flow import Talk
 from flows.errors import Denied, Failed, InvalidQuestion
@@ -50,7 +50,7 @@ class DeviceCode(Struct, frozen=True, kw_only=True):
     interval: timedelta
     expires_at: datetime
     scopes: tuple[str, ...]  # as requested
-    token: str
+    token_endpoint: str = field(name="token")
     client_auth: str
     userinfo: str | None = None
     jwks: str | None = None
@@ -107,7 +107,7 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
         interval=min(_seconds(says.get("interval")) or INTERVAL, INTERVAL_AT_MOST),
         expires_at=now + min(life, LIFE_AT_MOST),
         scopes=asked,
-        token=token,
+        token_endpoint=token,
         client_auth=client_auth,
         userinfo=userinfo,
         jwks=jwks,
@@ -140,7 +140,12 @@ def poll(
     }
     try:
         reply = yield from ask_token(
-            client, code.token, values, client_auth=code.client_auth, now=now, key=code.dpop_key
+            client,
+            code.token_endpoint,
+            values,
+            client_auth=code.client_auth,
+            now=now,
+            key=code.dpop_key,
         )
     except Failed as error:
         if not isinstance(error.__cause__, httpx.HTTPError):

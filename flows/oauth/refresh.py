@@ -218,7 +218,7 @@ def _token_endpoint(client: Client, connection: Connection) -> Talk[tuple[str, s
     """
     provider = client.provider
     declared = provider.refresh or (None if provider.discovers else provider.token)
-    endpoint = declared or connection.token
+    endpoint = declared or connection.token_endpoint
     client_auth = client_auth_now(provider, before=connection.client_auth)
     if endpoint is not None:
         return endpoint, client_auth

@@ -345,12 +345,12 @@ def paid_row(
     `at` is the base URL of the provider's API. A payment that no call uses is refunded
     automatically after `refunded_after`, or never if that is None.
     """
-    asked = elicitation.asked
+    asked = elicitation.request
     payment = Payment(
         id=id,
         owner=elicitation.owner,
         elicitation_id=elicitation.id,
-        join=id,
+        dedupe_key=id,
         server=asked.server,
         tool=asked.tool,
         tool_title=asked.tool_title,
@@ -365,7 +365,7 @@ def paid_row(
         paid_at=now,
         at=at,
         refund_at=None if refunded_after is None else now + refunded_after,
-        asked=elicitation.join,
+        question_key=elicitation.dedupe_key,
     )
     return with_returns(payment, session, now=now)
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from flows.elicitation.misuse import Explained
@@ -149,7 +149,7 @@ class Payment(Struct, frozen=True, kw_only=True):
     id: str
     owner: str
     elicitation_id: str
-    join: str
+    dedupe_key: str = field(name="join")
     server: str
     tool: str
     tool_title: str | None = None
@@ -174,7 +174,8 @@ class Payment(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     spent_by: str | None = None  # the run that spent the payment and may receive it again
     surplus_to: str | None = None  # the earlier payment for the same question
-    asked: str | None = None  # the join key of the question that it was paid for
+    # the key of the question that it was paid for
+    question_key: str | None = field(default=None, name="asked")
     answers: str | None = None  # the question that it answers now, if not `elicitation_id`
     once: bool = False  # a permanent purchase: it answers its question even after it is spent
     refund_at: datetime | None = None  # the time of the automatic refund, or of its next try
@@ -212,7 +213,7 @@ class Payment(Struct, frozen=True, kw_only=True):
 
     @property
     def row_key(self) -> str | None:
-        return self.join if self.holds_key else None
+        return self.dedupe_key if self.holds_key else None
 
     @property
     def is_usable(self) -> bool:
@@ -296,7 +297,7 @@ def as_surplus(payment: Payment, now: datetime, *, to: str) -> Payment:
     refunds it.
     """
     refund_at = None if payment.refund_at is None else now
-    return replace(payment, surplus_to=to, refund_at=refund_at, join=payment.id)
+    return replace(payment, surplus_to=to, refund_at=refund_at, dedupe_key=payment.id)
 
 
 def no_surplus(payment: Payment, refund_at: datetime | None) -> Payment:

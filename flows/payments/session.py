@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from flows.elicitation.states import Attempt, Elicitation
@@ -97,7 +97,7 @@ class SessionStatus(StrEnum):
 
 
 def terms_of(elicitation: Elicitation) -> CheckoutTerms:
-    return msgspec.convert(elicitation.asked.terms, CheckoutTerms)
+    return msgspec.convert(elicitation.request.terms, CheckoutTerms)
 
 
 def is_for_good(elicitation: Elicitation) -> bool:
@@ -115,7 +115,7 @@ def checkout_of(attempt: Attempt | None) -> StoredCheckout | None:
 
 def sessions_of(elicitation: Elicitation) -> tuple[str, ...]:
     """Return the sessions of this elicitation's attempts, the latest first."""
-    attempts = (elicitation.attempt, *reversed(elicitation.former))
+    attempts = (elicitation.attempt, *reversed(elicitation.earlier_attempts))
     return tuple(
         stored.session
         for attempt in attempts
@@ -129,7 +129,7 @@ def began_before(elicitation: Elicitation, session: str, moment: datetime) -> bo
     Also return True if the store had lost the session's request. If no attempt has the session,
     compare the elicitation's creation time.
     """
-    for attempt in (elicitation.attempt, *elicitation.former):
+    for attempt in (elicitation.attempt, *elicitation.earlier_attempts):
         stored = checkout_of(attempt)
         if attempt is None or stored is None or stored.session != session:
             continue
@@ -184,7 +184,7 @@ class UnresolvedPayment(Struct, frozen=True, kw_only=True):
     found_at: datetime
     until: datetime  # when polling ends
     status: UnresolvedStatus = UnresolvedStatus.WAITING
-    look_at: datetime | None = None
+    next_check_at: datetime | None = field(default=None, name="look_at")
     tries: int = 0
     paid: int | None = None
     paid_currency: str | None = None
@@ -208,13 +208,13 @@ class UnresolvedPayment(Struct, frozen=True, kw_only=True):
             return f"{self.paid} {self.paid_currency}"
 
     @property
-    def is_open(self) -> bool:
+    def needs_review(self) -> bool:
         """True if an operator has to review the payment."""
         return self.status in (UnresolvedStatus.UNANSWERED, UnresolvedStatus.OTHERWISE)
 
     @property
     def due_at(self) -> datetime | None:
-        return self.look_at  # set only while WAITING
+        return self.next_check_at  # set only while WAITING
 
     @property
     def erase_at(self) -> datetime:
@@ -226,13 +226,13 @@ def ask_again(unresolved: UnresolvedPayment, now: datetime) -> UnresolvedPayment
     """Schedule the next poll, or stop polling at `until` without a final result."""
     if unresolved.status is not UnresolvedStatus.WAITING:
         return unresolved
-    if unresolved.look_at is not None and now < unresolved.look_at:
+    if unresolved.next_check_at is not None and now < unresolved.next_check_at:
         return unresolved  # another process has polled and scheduled the next poll
     if now >= unresolved.until:
         return give_up(unresolved)
     pause = min(ASK_AGAIN_AFTER * 2 ** min(unresolved.tries, TRIES_THAT_COUNT), ASK_AGAIN_AT_MOST)
     return replace(
-        unresolved, look_at=min(now + pause, unresolved.until), tries=unresolved.tries + 1
+        unresolved, next_check_at=min(now + pause, unresolved.until), tries=unresolved.tries + 1
     )
 
 
@@ -240,7 +240,7 @@ def give_up(unresolved: UnresolvedPayment) -> UnresolvedPayment:
     """Stop polling: the provider never reported a result."""
     if unresolved.status is not UnresolvedStatus.WAITING:
         return unresolved
-    return replace(unresolved, status=UnresolvedStatus.UNANSWERED, look_at=None)
+    return replace(unresolved, status=UnresolvedStatus.UNANSWERED, next_check_at=None)
 
 
 def paid_otherwise(
@@ -250,7 +250,7 @@ def paid_otherwise(
     changed = replace(unresolved, paid=amount, paid_currency=currency, paid_live=is_live)
     if unresolved.status is UnresolvedStatus.DONE and changed == unresolved:
         return unresolved
-    return replace(changed, status=UnresolvedStatus.OTHERWISE, look_at=None, ended_at=None)
+    return replace(changed, status=UnresolvedStatus.OTHERWISE, next_check_at=None, ended_at=None)
 
 
 def end(
@@ -262,4 +262,4 @@ def end(
     """Close the payment: the provider reported a final result, or an operator reviewed it."""
     if unresolved.ended_at is not None:
         return unresolved
-    return replace(unresolved, status=status, look_at=None, ended_at=now)
+    return replace(unresolved, status=status, next_check_at=None, ended_at=now)

@@ -290,9 +290,9 @@ async def _without_program(env: PeopleEnv) -> list[Thing]:
     async def question(owner: str, *, kind: str = "confirm", is_for_user: bool = False) -> str:
         fresh = question_in_store(service, join=f"{owner} {kind}", kind=kind, timeout=LONG)
         id = service.elicitations.new_id(owner)
-        asked = replace(fresh.asked, server=server, terms={"schema": {"type": "object"}})
+        asked = replace(fresh.request, server=server, terms={"schema": {"type": "object"}})
         await service.elicitations.write(
-            replace(fresh, id=id, owner=owner, asked=asked, is_for_user=is_for_user)
+            replace(fresh, id=id, owner=owner, request=asked, is_for_user=is_for_user)
         )
         return id
 

@@ -489,7 +489,7 @@ async def test_live_registration_never_uses_sandbox_account(here):
         asked = there.ask("repo", arguments="live")
         link = await asked.link()
         row = await there.row(link)
-        assert row.asked.origins == ("https://github.com",)
+        assert row.request.origins == ("https://github.com",)
         person = await here.person(host=here.url.removeprefix("http://"))
         page = await person.visit(link.replace(here.url, there.url))
         assert page.heading == "Let shop use your GitHub account?"
@@ -499,11 +499,11 @@ async def test_live_registration_never_uses_sandbox_account(here):
         (connection,) = await there.connections()
         there_github = there.service.kinds.accounts._clients.clients["github"]
         row_key = kinds.connections.key(there_github, server="shop")
-        assert connection.key != row_key
+        assert connection.lookup_key != row_key
         lived = replace(
             connection,
             id=connection.owner + "a-live-account-of-the-same",
-            key=row_key,
+            lookup_key=row_key,
             label="somebody",
             version=0,
         )

@@ -293,7 +293,7 @@ async def test_page_says_why_person_of_another_issuer_cannot_add_their_approval(
             assert "/decline" in page.text
             refused = await press(other, address, "approve", page=before)
             assert (refused.status, WAY in refused.text) == (403, True)
-            voting = voting_in((await here.asked()).asked.terms)
+            voting = voting_in((await here.asked()).request.terms)
             assert voting is not None
             assert len(voting.approvals) == 1
 

@@ -75,8 +75,8 @@ def test_never_started_session_is_refused():
 
 def test_session_of_question_of_another_kind_is_refused():
     attempt = Attempt(number=1, browser="b", started_at=NOON, kept={"verifier": "cs_test_1"})
-    visit = replace(asked(), kind="oauth", attempt=attempt, former=(attempt,))
-    visit = replace(visit, asked=replace(visit.asked, terms=None))
+    visit = replace(asked(), kind="oauth", attempt=attempt, earlier_attempts=(attempt,))
+    visit = replace(visit, request=replace(visit.request, terms=None))
     assert mismatch(visit, session(**PAID)) == "session"
 
 
@@ -102,7 +102,7 @@ def test_paid_session_with_different_terms_is_refused(changes, what):
 
 def test_test_payment_never_settles_live_price_or_reverse():
     live = begun()
-    live = replace(live, asked=asked(is_live=True).asked)
+    live = replace(live, request=asked(is_live=True).request)
     for elicitation, seller, livemode in (
         (live, LIVE, False),
         (live, SELLER, True),
@@ -164,7 +164,7 @@ def test_session_of_earlier_attempt_is_accepted():
     later = replace(
         first.attempt, number=2, kept=msgspec.to_builtins(replace(stored, session="cs_test_2"))
     )
-    both = replace(first, attempt=later, former=(first.attempt,))
+    both = replace(first, attempt=later, earlier_attempts=(first.attempt,))
     assert sessions_of(both) == ("cs_test_2", "cs_test_1")
     for id in sessions_of(both):
         paid = read_session(session(**PAID, id=id))

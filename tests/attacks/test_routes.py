@@ -282,7 +282,7 @@ async def test_remote_visitor_with_every_token_gets_nothing_on_any_route(on):
             assert answer.status_code == (404 if is_of_a_sale else 403), name
             assert "location" not in answer.headers
         assert "set-cookie" not in answer.headers
-        for detail in ("GitHub", "octocat", 'name="csrf"', str(before.asked.tool)):
+        for detail in ("GitHub", "octocat", 'name="csrf"', str(before.request.tool)):
             assert detail not in answer.text, (name, detail)
     assert await on.here.row(on.link) == before
     assert await is_untouched(on.here, on.link)

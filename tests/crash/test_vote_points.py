@@ -65,7 +65,7 @@ class Approving:
 
     async def voting(self) -> Voting:
         """Return the votes of the newest question."""
-        found = voting_in((await self.env.env.elicitations())[-1].asked.terms)
+        found = voting_in((await self.env.env.elicitations())[-1].request.terms)
         assert found is not None
         return found
 

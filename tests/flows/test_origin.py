@@ -234,8 +234,8 @@ def departure_of(url: str) -> str:
         id="e",
         owner="o",
         kind="url",
-        asked=Asked(server="s", tool="t", client=None, message="m", digest="d", url=url),
-        join="j",
+        request=Asked(server="s", tool="t", client=None, message="m", digest="d", url=url),
+        dedupe_key="j",
         created_at=NOON,
         expires_at=NOON,
     )

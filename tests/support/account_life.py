@@ -50,7 +50,7 @@ def a_connection(provider: Provider = PLAIN, **changes: Any) -> Connection:
     values: dict[str, Any] = {
         "id": "c1",
         "owner": "o",
-        "key": "k",
+        "lookup_key": "k",
         "server": "tools",
         "provider": provider.name,
         "person_id": "1",
@@ -62,7 +62,7 @@ def a_connection(provider: Provider = PLAIN, **changes: Any) -> Connection:
         "tools": ("list",),
         "access_token": "old-key",
         "refresh_token": "old-refresh",
-        "token": provider.token or f"{ISSUER}/token",
+        "token_endpoint": provider.token or f"{ISSUER}/token",
         "client_auth": provider.client_auth,
         **changes,
     }

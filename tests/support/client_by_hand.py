@@ -59,7 +59,7 @@ class Here:
         return call
 
     async def answer_on_page(self, tool: str) -> None:
-        (asked,) = [e for e in await self.env.elicitations() if e.asked.tool == tool]
+        (asked,) = [e for e in await self.env.elicitations() if e.request.tool == tool]
         assert not asked.status.is_final
         if tool == "visit":
             await self.env.service.completing.complete(asked.id, {})

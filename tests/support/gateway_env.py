@@ -37,7 +37,7 @@ def asked(seller: str, price: Money = NINE, **terms: Any) -> Elicitation:
         id=ID,
         owner="ownertag",
         kind="payment",
-        asked=Asked(
+        request=Asked(
             server="shop",
             tool="buy",
             client=None,
@@ -45,7 +45,7 @@ def asked(seller: str, price: Money = NINE, **terms: Any) -> Elicitation:
             digest="d",
             terms=msgspec.to_builtins(checkout_terms),
         ),
-        join="j",
+        dedupe_key="j",
         created_at=NOON,
         expires_at=NOON + timedelta(minutes=45),
         status=Status.OPENED,
@@ -87,7 +87,7 @@ def payment(seller: str, **changes: Any) -> Payment:
         "id": "ownertag-r_1",
         "owner": "ownertag",
         "elicitation_id": ID,
-        "join": "j",
+        "dedupe_key": "j",
         "server": "shop",
         "tool": "buy",
         "seller": seller,

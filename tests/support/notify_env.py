@@ -182,7 +182,7 @@ async def asked(
         owner = service.elicitations.owners.tag_of_user(user, application="")
         fresh = replace(fresh, owner=owner, id=service.elicitations.new_id(owner))
     all_terms = {**(terms or {}), **({} if approver is None else {"approver": approver})}
-    fresh = replace(fresh, asked=replace(fresh.asked, message=message, terms=all_terms))
+    fresh = replace(fresh, request=replace(fresh.request, message=message, terms=all_terms))
     await service.elicitations.write(fresh)
     return fresh
 

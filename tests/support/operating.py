@@ -120,14 +120,14 @@ def question(service: Service, owner: str, *, number: int = 0, **changes: Any) -
         id=rows.new_id(owner, now=now),
         owner=owner,
         kind="form",
-        asked=Asked(
+        request=Asked(
             message="Which table?",
             server="my tools",
             tool="book",
             client="Claude",
             digest="d",
         ),
-        join=f"join {number}",
+        dedupe_key=f"join {number}",
         created_at=now,
         expires_at=now + timedelta(minutes=5),
         status=Status.ACCEPTED,
@@ -172,15 +172,15 @@ def _records(service: Service, owner: str, number: int, text: str) -> Sequence[V
     now = service.clock() - timedelta(minutes=number)
     asked = question(service, owner, number=number)
     if text:
-        request = replace(asked.asked, tool=text, server=text, client=text)
-        asked = replace(asked, asked=request, why=text)
+        request = replace(asked.request, tool=text, server=text, client=text)
+        asked = replace(asked, request=request, why=text)
     kinds = ("form", "payment", "oauth", "confirm")
     statuses = (Status.ACCEPTED, Status.EXPIRED, Status.PENDING, Status.DECLINED)
     asked = replace(asked, kind=kinds[number % 4], status=statuses[number % 4])
     paid = Payment(
         id=rows_id(service, asked.id, number),
         owner=owner,
-        join=asked.join,
+        dedupe_key=asked.dedupe_key,
         elicitation_id=asked.id,
         server="my tools",
         seller=text or "stripe",
@@ -240,7 +240,7 @@ def _others(
     account = Connection(
         id=rows.new_id(owner, now=now),
         owner=owner,
-        key=f"key {number}",
+        lookup_key=f"key {number}",
         server="my tools",
         provider=text or "github",
         person_id=f"{number}",
@@ -251,7 +251,7 @@ def _others(
         access_token="THE ACCESS TOKEN",
         refresh_token="THE REFRESH TOKEN",
         lapsed_at=now if number % 3 == 1 else None,
-        holds_key=False,
+        is_active=False,
         came_by=asked.id,
     )
     client = ClientRecord(

@@ -237,8 +237,8 @@ class PaymentEnv:
         terms = CheckoutTerms(
             seller=self.seller.name, amount=900, currency="EUR", what="Report", is_live=is_live
         )
-        about = replace(fresh.asked, url=None, terms=msgspec.to_builtins(terms))
-        asked = replace(fresh, asked=about)
+        about = replace(fresh.request, url=None, terms=msgspec.to_builtins(terms))
+        asked = replace(fresh, request=about)
         await self.service.elicitations.write(asked)
         return await self.now(asked)
 

@@ -345,7 +345,7 @@ def walk(
     connection = Connection(
         id="c",
         owner="o",
-        key="k",
+        lookup_key="k",
         server="s",
         provider=provider.name,
         person_id=grant.person.id,
@@ -355,7 +355,7 @@ def walk(
         tools=(),
         access_token=grant.tokens.access_token,
         refresh_token=grant.tokens.refresh_token,
-        token=stored["token"],
+        token_endpoint=stored["token"],
         client_auth=stored["client_auth"],
         issuer=grant.issuer,
     )

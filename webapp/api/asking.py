@@ -322,20 +322,20 @@ def is_seen_by(service: Service, requester: Requester, question: Elicitation) ->
     A program sees the questions that it asked. A person without a key sees all questions that they
     are asked. A key that approves sees the questions that it may answer.
     """
-    if question.asked.server != application_of(service):
+    if question.request.server != application_of(service):
         return False
     key, person = requester.key, requester.person
     if person is not None:
         if question.is_for_user or question.owner != person.owner:
             return False
-        return key is None or question.asked.tool == client_of(key.program)
+        return key is None or question.request.tool == client_of(key.program)
     assert key is not None
     if not (question.is_for_user and _is_among(service, key.owners, question.owner)):
         return False
     if KeyScope.APPROVE in key.scopes:
         traits = traits_of(question.kind)
         return bool(key.owners) and traits.fits_client_form and not traits.is_gate
-    return question.asked.tool == client_of(key.program)
+    return question.request.tool == client_of(key.program)
 
 
 def _is_among(service: Service, owners: Collection[str], owner: str) -> bool:

@@ -140,17 +140,17 @@ def _to_inbox_request(service: Service, person: Deciding, one: PendingDecision) 
     asked, voting = one.asked, voting_of(one.asked)
     assert voting is not None  # set for each question in an inbox
     approvers = service.kinds.decisions.approvers
-    by, described = asked.decided_by, asked.asked.described
+    by, described = asked.decided_by, asked.request.described
     return InboxRequest(
         id=f"{one.approver}.{one.id}",
         approver=one.approver,
         decision=decision_of(asked, now=service.clock()),
-        message=asked.asked.message,
+        message=asked.request.message,
         arguments=terms_in(asked).get("arguments"),
-        tool=asked.asked.tool,
+        tool=asked.request.tool,
         asked_by=asker_of(asked),
-        client=asked.asked.client,
-        client_id=asked.asked.client_id,
+        client=asked.request.client,
+        client_id=asked.request.client_id,
         asked_at=asked.created_at,
         expires_at=asked.expires_at,
         is_own=approvers.is_asker(person, asked),
@@ -168,9 +168,9 @@ def _to_inbox_request(service: Service, person: Deciding, one: PendingDecision) 
         decided_by=None if by is None else by.label,
         decided_at=asked.settled_at,
         reason=asked.why if asked.status is Status.DECLINED else None,
-        server_title=asked.asked.server_title,
+        server_title=asked.request.server_title,
         tool_title=None if described is None else described.title,
         tool_description=None if described is None else described.description,
         is_destructive=described is not None and described.is_destructive,
-        client_title=asked.asked.client_title,
+        client_title=asked.request.client_title,
     )

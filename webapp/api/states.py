@@ -37,15 +37,15 @@ async def to_question_state(
     has_link = requester.asks or requester.key is None
     is_open = not current.status.is_final and service.clock() < current.expires_at
     is_form = service.kinds.on_page(current.kind) is not None
-    described, voting = current.asked.described, voting_of(current)
+    described, voting = current.request.described, voting_of(current)
     state = QuestionState(
         id=current.id,
         kind=current.kind,
         status=current.status.value,
-        message=current.asked.message,
-        asked_by=current.asked.tool,
+        message=current.request.message,
+        asked_by=current.request.tool,
         tool_title=None if described is None else described.title,
-        server_title=current.asked.server_title,
+        server_title=current.request.server_title,
         user=current.user,
         asked_at=current.created_at,
         expires_at=current.expires_at,
@@ -87,7 +87,9 @@ async def _successor(service: Service, current: Elicitation) -> str | None:
     """Return the id of the elicitation that superseded `current` for the same question, or None."""
     if current.status is not Status.SUPERSEDED:
         return None
-    held = await service.elicitations.holder(Elicitation, owner=current.owner, key=current.join)
+    held = await service.elicitations.holder(
+        Elicitation, owner=current.owner, key=current.dedupe_key
+    )
     return None if held is None or held.id == current.id else held.id
 
 

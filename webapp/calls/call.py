@@ -276,7 +276,7 @@ class Call:
         self.used.use(mine)
         if traits_of(mine.kind).gives == "receipt" and mine.status is Status.ACCEPTED:
             paid = to_builtins(await self.kinds.payments.usable(mine))
-            self.used.note((mine.kind, mine.asked.digest), paid)
+            self.used.note((mine.kind, mine.request.digest), paid)
         return True
 
     async def hold(

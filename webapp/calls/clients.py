@@ -283,7 +283,7 @@ class AskedClient:
         if action != "accept":
             return not self._may_answer(asked, mode)
         # For a link, "accept" settles the question only if the tool does not wait for the outcome.
-        is_yes = not asked.asked.waits
+        is_yes = not asked.request.waits
         if mode == FORM:
             is_yes = traits_of(asked.kind).page == "confirm" or not content
         return is_yes and not self._may_answer(asked, mode)

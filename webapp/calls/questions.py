@@ -161,7 +161,9 @@ class Questions:
         """
         if claimed.status is not Status.SUPERSEDED:
             return False
-        held = await self._elicitations.holder(Elicitation, owner=claimed.owner, key=claimed.join)
+        held = await self._elicitations.holder(
+            Elicitation, owner=claimed.owner, key=claimed.dedupe_key
+        )
         if held is None or held.id == claimed.id:
             return False
         self._call.used.forget(claimed)
@@ -193,7 +195,7 @@ class Questions:
             call.used.use(claimed)
             raise
         call.used.use(claimed)
-        call.used.note((claimed.kind, claimed.asked.digest), content, question.request)
+        call.used.note((claimed.kind, claimed.request.digest), content, question.request)
         faults = call.faults.get(claimed.id, ())
         return outcome_of(question, claimed, content=content, faults=faults)
 
@@ -247,7 +249,9 @@ class Questions:
         await self._run.reload()
         await self._elicitations.each(
             [asking.elicitation_id for asking in self._run.value.asked],
-            lambda e: states.join(e, request_id=self._call.request_id, run=self._run.value.id),
+            lambda e: states.register_waiter(
+                e, request_id=self._call.request_id, run=self._run.value.id
+            ),
         )
 
     async def _find_or_start(self, asking: _Asking[T]) -> Elicitation:
@@ -302,7 +306,7 @@ class Questions:
 
     def _joined(self, question: Question[Any], current: Elicitation, run: Run) -> Elicitation:
         is_anothers = question.is_for_good and current.run != run.id
-        joined = states.join(
+        joined = states.register_waiter(
             current, request_id=self._call.request_id, run=run.id, is_of_task=self._call.is_of_task
         )
         # The other call keeps waiting: one answer serves both calls.
@@ -368,7 +372,7 @@ class Questions:
         raises, end the question as cancelled and propagate the exception; an identical call then
         asks again.
         """
-        if current.asked.url is not None or current.status.is_final:
+        if current.request.url is not None or current.status.is_final:
             return current
         link = self._call.links.for_author(
             elicitation_id=current.id,
@@ -477,8 +481,8 @@ class Questions:
             id=id,
             owner=run.owner,
             kind=request.kind,
-            asked=asked,
-            join=join,
+            request=asked,
+            dedupe_key=join,
             created_at=now,
             expires_at=expires_at,
             waiter=self._call.request_id,

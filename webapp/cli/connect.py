@@ -104,7 +104,7 @@ async def connect_by_code(service: Service, asked: Elicitation, terminal: Termin
         return False
     before, who = await service.elicitations.get(asked.id) or asked, plain(grant.person.label)
     is_connected = await accounts.code_exchange.finish(
-        asked, terms, grant, token=code.token, client_auth=code.client_auth
+        asked, terms, grant, token=code.token_endpoint, client_auth=code.client_auth
     )
     if not is_connected:
         wrong = why_not(terms, grant.person, shows=plain)
@@ -173,7 +173,7 @@ async def _answered(
 async def _question(service: Service, asked: Elicitation, client: Client, grant: Grant) -> str:
     """Return the text to confirm: the account, the account it replaces, and who would use it."""
     connections = service.kinds.accounts.connections
-    key = connections.key(client, server=asked.asked.server)
+    key = connections.key(client, server=asked.request.server)
     held = await connections.find(asked.owner, key, account=None)
     is_named = service.kinds.accounts.terms(asked).account is not None
     swaps = held is not None and held.person_id != grant.person.id and not is_named
@@ -189,7 +189,7 @@ def _outcome(who: str, before: Elicitation, after: Elicitation) -> str:
         return f"The tool no longer waits. {who} is saved for the next call."
     return (
         "The account is connected, and the tool continues."
-        if after.asked.tool
+        if after.request.tool
         else "The account is connected."
     )
 
@@ -200,7 +200,7 @@ def _instructions(service: Service, asked: Elicitation, client: Client) -> str:
     account = f"the account {plain(terms.account)}" if terms.account else "your account"
     scopes = provider.asks(terms.asked())
     lines = [f"{_who(asked)} asks for {account} at {plain(provider.label)}{_client_name(asked)}."]
-    if not asked.asked.tool:
+    if not asked.request.tool:
         lines = [f"You asked under Your accounts to connect {account} again."]
     if provider.has_scopes:
         lines += ["With the account, tools can:"] if scopes else ["Tools see only who you are."]
@@ -224,13 +224,13 @@ def _code_of(code: DeviceCode) -> str:
 
 def _who(asked: Elicitation) -> str:
     """Return the tool and its server, or only the server if the person asked on our page."""
-    server = plain(asked.asked.server) or "a server"
-    return f"{plain(asked.asked.tool)} of {server}" if asked.asked.tool else server
+    server = plain(asked.request.server) or "a server"
+    return f"{plain(asked.request.tool)} of {server}" if asked.request.tool else server
 
 
 def _client_name(asked: Elicitation) -> str:
     """Return the name that the client gives itself: local questions have no verified name."""
-    client = plain(asked.asked.client or "")
+    client = plain(asked.request.client or "")
     return f', through "{client}" (its own name, not verified)' if client else ""
 
 
@@ -310,8 +310,8 @@ async def list_waiting(service: Service, *, provider: str | None) -> Table[Waiti
             WaitingRow(
                 id=tail_of(one),
                 provider=terms.provider,
-                tool=one.asked.tool,
-                server=one.asked.server,
+                tool=one.request.tool,
+                server=one.request.server,
                 scopes=list(terms.scopes),
                 account=terms.account,
                 asked_at=one.created_at,

@@ -103,7 +103,7 @@ def _question(asked: Elicitation) -> dict[str, Any]:
     found = _fields(asked, _QUESTION)
     if asked.kind == _NEVER_SHOWN:
         found["content"] = None
-    return {**found, **_fields(asked.asked, _ASKED)}
+    return {**found, **_fields(asked.request, _ASKED)}
 
 
 def _fields(row: Struct, fields: tuple[str, ...]) -> dict[str, Any]:

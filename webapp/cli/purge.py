@@ -126,7 +126,7 @@ async def _at_work(service: Service, owner: str) -> list[str]:
     rows, now = elicitations.rows, service.clock()
     asked = await rows.all(Elicitation, owner=owner, skips_unreadable=True)
     tools = {
-        one.asked.tool
+        one.request.tool
         for one in asked
         if one.delivered_at is None and await elicitations.is_in_hand(one)
     }

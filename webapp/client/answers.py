@@ -182,7 +182,7 @@ def _receipt_of(payment: Mapping[str, Any], *, elicitation_id: str, reach: Serve
         id=payment["id"],
         owner="",
         elicitation_id=elicitation_id,
-        join="",
+        dedupe_key="",
         server="",
         tool="",
         seller=payment["provider"],

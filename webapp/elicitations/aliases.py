@@ -88,7 +88,11 @@ async def give_alias(elicitations: Elicitations, name: str, elicitation: Elicita
         found = await elicitations.read(Alias, owner=SERVICE, id=id)
         if found is not None and found.elicitation_id != elicitation.id:
             other = await elicitations.get(found.elicitation_id)
-            if other is not None and not other.status.is_final and other.join != elicitation.join:
+            if (
+                other is not None
+                and not other.status.is_final
+                and other.dedupe_key != elicitation.dedupe_key
+            ):
                 raise InvalidQuestion(
                     f"elicitation_id {name!r} belongs to a question that is still open."
                 )
@@ -117,16 +121,16 @@ async def aliased(
         return None
     async for alias in _rows(elicitations, name, owner=owner, by=by):
         current = await elicitations.get(alias.elicitation_id)
-        if current is None or not by.has_asked(current.asked):
+        if current is None or not by.has_asked(current.request):
             continue
-        asker = (current.owner, current.asked.server, current.asked.tool)
+        asker = (current.owner, current.request.server, current.request.tool)
         known = found.get(asker)
         if known is None or known.created_at < current.created_at:
             found[asker] = current
         if len(found) > 1:
             _log.warning("completion.owner_needed", extra={"elicitation_id": name})
             owners = {each.owner for each in found.values()}
-            tools = {each.asked.tool for each in found.values()}
+            tools = {each.request.tool for each in found.values()}
             raise OwnerNeeded(name, tools=sorted(tools) if len(owners) == 1 else ())
     return next(iter(found.values()), None)
 
@@ -191,7 +195,7 @@ def _home(elicitations: Elicitations, *, server: str, program: str | None) -> st
 
 
 def _id(elicitations: Elicitations, name: str, elicitation: Elicitation) -> str:
-    asked = elicitation.asked
+    asked = elicitation.request
     home = _home(elicitations, server=asked.server, program=program_of(asked.tool))
     tool = elicitations.owners.pepper.tag("a name's tool", asked.tool)
     return _SEPARATOR.join((name, "", home, elicitation.owner, tool))

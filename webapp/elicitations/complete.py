@@ -90,7 +90,7 @@ async def _keep_late(
             return []
         if not traits_of(current.kind).stored_for:
             raise NotPossible(status=current.status, wanted=Status.ACCEPTED)
-        holder = await elicitations.holder(Elicitation, owner=current.owner, key=current.join)
+        holder = await elicitations.holder(Elicitation, owner=current.owner, key=current.dedupe_key)
         superseded: list[Elicitation] = []
         now = elicitations.clock()
         if holder is not None and holder.id != id and states.can_still_be_stored(current, now):

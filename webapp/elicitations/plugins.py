@@ -400,7 +400,7 @@ def _handed_on(
 
 
 def _facts_of(elicitation: Elicitation) -> dict[str, Any]:
-    asked = elicitation.asked
+    asked = elicitation.request
     terms = asked.terms
     return {
         "kind": elicitation.kind,

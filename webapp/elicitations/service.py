@@ -448,7 +448,7 @@ class Elicitations:
             self._works.discard(task)
 
     def _was_asked(self, fresh: Elicitation) -> None:
-        _log.info("elicitation.asked", extra={**_log_fields(fresh), "tool": fresh.asked.tool})
+        _log.info("elicitation.asked", extra={**_log_fields(fresh), "tool": fresh.request.tool})
         self.observer.asked(fresh.kind)
 
     def _moved(self, changed: Elicitation) -> None:

@@ -228,7 +228,9 @@ def _facts(value: Value) -> Iterator[tuple[str, str | bool]]:
             yield "kind", value.kind
             yield "status", value.status.value
             approver = approver_of(value) or ""
-            yield from _named(server=value.asked.server, tool=value.asked.tool, approver=approver)
+            yield from _named(
+                server=value.request.server, tool=value.request.tool, approver=approver
+            )
         case Payment():
             yield "question", value.elicitation_id
             yield "provider", value.seller

@@ -419,9 +419,9 @@ class Edge:
             return
         segment = exchange.segment
         if self._rates is not None and scope["type"] == "http" and segment not in _UNLIMITED:
-            wait = self._rates.allow(address_key(admitted))
+            wait = self._rates.consume(address_key(admitted))
             if wait and (credential := self._credential(admitted)) is not None:
-                wait = self._rates.allow(credential)
+                wait = self._rates.consume(credential)
             if wait:
                 await _slow_down(exchange.send, TooOften(wait))
                 return

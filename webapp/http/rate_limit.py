@@ -66,7 +66,7 @@ class Rates:
         now = self._ticks()
         return max(self._full_at.get(key, now) - now - (self._burst - 1) * self._every, 0.0)
 
-    def allow(self, key: str) -> float:
+    def consume(self, key: str) -> float:
         """Count a request and return 0, or return the seconds to wait without counting it."""
         wait = self.wait(key)
         if not wait:
@@ -79,7 +79,7 @@ class Rates:
 
     def require(self, key: str) -> None:
         """Count a request. Raises TooOften without counting it if there are too many."""
-        wait = self.allow(key)
+        wait = self.consume(key)
         if wait:
             raise TooOften(wait)
 

@@ -177,7 +177,7 @@ class Introspection:
                 reason=error.reason, expected=error.expected, received=error.received
             )
             self._refused[key] = (self._ticks(), refused)
-            self._refusals.allow(sender)
+            self._refusals.consume(sender)
             return refused
         self._good[key] = (self._ticks(), verified)
         return verified

@@ -368,13 +368,13 @@ def _counted(elicitation: Elicitation, vote: Vote) -> Elicitation:
     """Return the elicitation with the vote. Raises NotPossible or NotAllowed."""
     if elicitation.status.is_final or vote.at >= elicitation.expires_at:
         raise NotPossible(status=elicitation.status, wanted=Status.ACCEPTED)
-    return replace(elicitation, asked=with_vote(elicitation.asked, vote))
+    return replace(elicitation, request=with_vote(elicitation.request, vote))
 
 
 def _counted_before_the_last(elicitation: Elicitation, *, vote: Vote) -> Elicitation:
     """Return the elicitation with the vote, or unchanged if the vote is the last one needed."""
     counted = _counted(elicitation, vote)
-    return elicitation if is_enough(counted.asked) else counted
+    return elicitation if is_enough(counted.request) else counted
 
 
 async def _must_still_vote(declined: Elicitation, *, vote: Vote) -> Sequence[Value]:

@@ -91,7 +91,7 @@ class Gates(PageKind):
 
     def log(self, accepted: Elicitation, ticks: Collection[str]) -> None:
         is_wide, is_for_all = _resources(ticks)
-        about = {"id": accepted.id, "tool": accepted.asked.tool}
+        about = {"id": accepted.id, "tool": accepted.request.tool}
         _log.info("approval.given", extra={**about, "is_wide": is_wide, "is_for_all": is_for_all})
 
 
@@ -128,7 +128,7 @@ class Approvals:
 
         `is_wide`: for any arguments. `is_for_all`: for any client of the owner.
         """
-        asked, now = approved.asked, self._elicitations.clock()
+        asked, now = approved.request, self._elicitations.clock()
         covered = None if is_wide else terms.covers
         until = now + (REMEMBERED_FOR if is_wide else APPROVED_FOR)
         by = AskedBy(
@@ -224,7 +224,7 @@ def _resources(ticks: Collection[str]) -> tuple[bool, bool]:
 
 
 def _terms(elicitation: Elicitation) -> FormTerms:
-    return msgspec.convert(elicitation.asked.terms, FormTerms)
+    return msgspec.convert(elicitation.request.terms, FormTerms)
 
 
 def _about(terms: FormTerms) -> str:

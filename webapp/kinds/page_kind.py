@@ -34,7 +34,7 @@ def question_text(elicitation: Elicitation) -> str:
 
     If the author set no message, a gate asks with the tool's title: "Delete a repository?"
     """
-    text, described = elicitation.asked.message, elicitation.asked.described
+    text, described = elicitation.request.message, elicitation.request.described
     if described is not None and is_before_tool(elicitation):
         text = text.removesuffix(f" ({described.name})")
         if described.title and text == f"Run {described.name}?":
@@ -93,7 +93,7 @@ class PageKind(QuestionKind):
 
 def terms_in(elicitation: Elicitation) -> Mapping[str, Json]:
     """Return the terms of a question that our own page answers; without terms, an empty mapping."""
-    terms = elicitation.asked.terms
+    terms = elicitation.request.terms
     return terms if isinstance(terms, Mapping) else {}
 
 
@@ -161,10 +161,10 @@ class SecretPage(PageKind):
         return bool(await self._elicitations.write_rebuilt(wiped))
 
     async def _named(self, current: Elicitation, name: str, content: Json) -> StoredSecret:
-        found = await self._stored(current.owner, current.asked.server, name)
+        found = await self._stored(current.owner, current.request.server, name)
         if found is not None:
             return replace(found, content=content, erase_at=None)
-        id = self._id(current.owner, current.asked.server, name)
+        id = self._id(current.owner, current.request.server, name)
         return StoredSecret(id=id, owner=current.owner, content=content)
 
     async def _stored(self, owner: str, server: str, name: str) -> StoredSecret | None:

@@ -177,7 +177,7 @@ class Rules:
     def _code(self, asked: Elicitation) -> _Code | None:
         """Return the author's code for the question, if this process has it."""
         known = self._known.get(asked.id)
-        if known is not None or asked.asked.server not in self.serves:
+        if known is not None or asked.request.server not in self.serves:
             return known
         terms = terms_in(asked)
         names = {key: terms.get(key) for key in ("check", "model")}

@@ -339,7 +339,7 @@ class Middleware:
             return caller
         if not declared.shows(by_code=True):
             return replace(caller, refusal=_FORMS_NEEDED)
-        wait = scope and self._service.identity.anonymous_limit.allow(address_key(scope))
+        wait = scope and self._service.identity.anonymous_limit.consume(address_key(scope))
         return replace(caller, refusal=str(TooOften(wait))) if wait else caller
 
     async def _no_call(

@@ -72,7 +72,7 @@ def message_of(call: HasKinds, asked: Elicitation) -> str:
         else fault.message
         for fault in (() if refused is None else refused.faults)
     ]
-    lines = [asked.asked.message, *(f"{one.name}: {one.value}" for one in arguments)]
+    lines = [asked.request.message, *(f"{one.name}: {one.value}" for one in arguments)]
     return "\n".join([_NOT_SENT, *reasons, "", *lines] if reasons else lines)
 
 

@@ -109,7 +109,7 @@ def _automatic_answer_error(parts: Sequence[Prompt]) -> NobodyAsked | None:
 def _link_text(shown: PresentedQuestion) -> str:
     if shown.elicitation.progress == ON_ITS_WAY:
         return (
-            f"What for: {shown.elicitation.asked.message}\nThe person has paid by a method that "
+            f"What for: {shown.elicitation.request.message}\nThe person has paid by a method that "
             "takes time, such as a bank transfer: the payment is on its way. They have nothing "
             "more to do and must not pay again; do not show them the link.\nThe call waits for the "
             f"payment until {shown.elicitation.expires_at:%H:%M} UTC; a payment that arrives later "
@@ -118,14 +118,14 @@ def _link_text(shown: PresentedQuestion) -> str:
     if (voting := voting_of(shown.elicitation)) is not None:
         progress = f"{voting.progress}\n" if voting.progress else ""
         return (
-            f"What for: {shown.elicitation.asked.message}\n{progress}"
+            f"What for: {shown.elicitation.request.message}\n{progress}"
             f"{voting.approver} decides: other people, who can take days. You cannot answer for "
             "them, and neither can the person. The person can follow or withdraw the request: "
             f"{shown.url}\n"
             f"The request waits until {shown.elicitation.expires_at:%Y-%m-%d %H:%M} UTC."
         )
     return (
-        f"What for: {shown.elicitation.asked.message}\n"
+        f"What for: {shown.elicitation.request.message}\n"
         f"Show the person this complete link, unchanged: {shown.url}\n{_with_user_code(shown)}"
         f"The link works until {shown.elicitation.expires_at:%H:%M} UTC."
     )
@@ -145,8 +145,8 @@ def form_result(part: Prompt) -> Result:
             "name it in ELICIT_CLIENTS."
         )
     return text_result(
-        f"{opening} What for: {asked.asked.message}\nCall this tool again with the same arguments "
-        f"until {asked.expires_at:%H:%M} UTC: it is asked again. "
+        f"{opening} What for: {asked.request.message}\nCall this tool again with the same "
+        f"arguments until {asked.expires_at:%H:%M} UTC: it is asked again. "
         "You cannot answer for the person.",
         is_error=error is not None,
         meta=_meta_of(error),
@@ -175,9 +175,9 @@ def _facts(shown: PresentedQuestion, *, has_result_tool: bool) -> dict[str, Any]
     return {
         "elicitId": elicitation.id,
         # The client's own call. A tool's arguments for a nested tool are not shown here.
-        "tool": elicitation.asked.tool,
+        "tool": elicitation.request.tool,
         "arguments": _in_short(_called_with(shown)),
-        "message": elicitation.asked.message,
+        "message": elicitation.request.message,
         "schema": _schema(elicitation),
         "mode": "url",
         "url": shown.url,
@@ -226,7 +226,7 @@ def _valid_unicode(text: str) -> str:
 
 def _schema(elicitation: Elicitation) -> dict[str, Any] | None:
     """Return the JSON schema of a form, or None if the answer does not come from a form."""
-    terms = elicitation.asked.terms
+    terms = elicitation.request.terms
     fits = traits_of(elicitation.kind).fits_client_form
     if not fits or not isinstance(terms, Mapping):
         return None

@@ -386,7 +386,7 @@ class Tasks:
         for _, one in state.open:
             voting = voting_of(one)
             asked = "the person" if voting is None else voting.approver
-            line = f"Waiting for {asked}: {one.asked.message}"
+            line = f"Waiting for {asked}: {one.request.message}"
             if voting is not None:
                 line += f" {voting.progress}".rstrip()
                 line += f" The person can follow or withdraw the request: {self._link(one)}"

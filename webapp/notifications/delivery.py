@@ -208,7 +208,7 @@ def message_for(
 
     `name` is the operator's name for this server, or None. `language` is that of the message.
     """
-    title = asked.asked.server_title or asked.asked.server
+    title = asked.request.server_title or asked.request.server
     server = name or in_a_line(title, at_most=NAME_CHARACTERS) or public_url
     approver = approver_of(asked)
     times = "escalation" if row.is_escalation else "reminder" if row.messages else "first"

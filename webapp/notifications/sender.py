@@ -129,7 +129,7 @@ class Notifier:
         if _is_being_answered(asked):
             await self._write(replace(row, next_at=now + LATER))
             return
-        wait = self._rates.allow(f"{row.table} {row.is_escalation} {row.address}")
+        wait = self._rates.consume(f"{row.table} {row.is_escalation} {row.address}")
         if wait:
             # Spread the rows that wait, so that not all of them become due again at once.
             pause = timedelta(seconds=wait) + BETWEEN_MESSAGES * behind * self._random_fraction()

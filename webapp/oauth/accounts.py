@@ -201,7 +201,7 @@ class Accounts(QuestionKind):
         found = self.connections.new_exchanged(client, request.scopes, by=by)
         stored = await self._elicitations.read(Connection, owner=by.owner, id=found.id)
         is_new = stored is None or stored.is_ending or not stored.is_shared(by.tool, by.client)
-        if is_new and await self.connections.must_ask_for_exchanged(found.key, by):
+        if is_new and await self.connections.must_ask_for_exchanged(found.lookup_key, by):
             return None
         now = self._elicitations.clock()
         if stored is None or not stored.is_usable(now=now + EXCHANGED_BEFORE):
@@ -313,7 +313,7 @@ class Accounts(QuestionKind):
 
         Raises Failed if the tool can no longer use an account; the next call then asks again.
         """
-        asked, found = claimed.asked, await self._answered_with(claimed)
+        asked, found = claimed.request, await self._answered_with(claimed)
         tool, client = asked.tool, asked.calling_client
         working = await self.keys.working(found) if found.is_shared(tool, client) else found
         if working is None:
@@ -345,7 +345,7 @@ class Accounts(QuestionKind):
         return f"/callback/{self.terms(elicitation).provider}"
 
     def terms(self, elicitation: Elicitation) -> AccountTerms:
-        terms = msgspec.convert(elicitation.asked.terms, AccountTerms)
+        terms = msgspec.convert(elicitation.request.terms, AccountTerms)
         self._clients.learn(terms.declared)
         return terms
 
@@ -361,7 +361,7 @@ class Accounts(QuestionKind):
         client, settled_at = self.client_for(elicitation), elicitation.settled_at
         if client is None or settled_at is None:
             return None
-        key = self.connections.key(client, server=elicitation.asked.server)
+        key = self.connections.key(client, server=elicitation.request.server)
         terms = self.terms(elicitation)
         account, tenant = terms.account, terms.tenant
         holder = self.connections.holder(elicitation.owner, terms.team)
@@ -372,9 +372,9 @@ class Accounts(QuestionKind):
 
     async def former(self, elicitation: Elicitation, connected: Connection) -> Connection | None:
         """Return the account that the new one replaced, if it belongs to another person."""
-        if connected.former is None or connected.came_by != elicitation.id:
+        if connected.replaced_id is None or connected.came_by != elicitation.id:
             return None
-        return await self.connections.read(connected.owner, connected.former)
+        return await self.connections.read(connected.owner, connected.replaced_id)
 
     async def offers(self, elicitation: Elicitation) -> tuple[Connection, ...]:
         """Return the connected accounts of this server that would answer the question.
@@ -383,9 +383,9 @@ class Accounts(QuestionKind):
         so listing the accounts changes nothing.
         """
         terms, client = self.terms(elicitation), self.client_for(elicitation)
-        if client is None or not elicitation.asked.tool:  # a page asked, and no tool
+        if client is None or not elicitation.request.tool:  # a page asked, and no tool
             return ()
-        key = self.connections.key(client, server=elicitation.asked.server)
+        key = self.connections.key(client, server=elicitation.request.server)
         return tuple(
             [
                 found
@@ -434,7 +434,7 @@ class Accounts(QuestionKind):
         is_named = self.terms(elicitation).names_one
 
         async def chosen() -> list[Value]:
-            return await self.connections.chosen(offered, elicitation.asked, is_named=is_named)
+            return await self.connections.chosen(offered, elicitation.request, is_named=is_named)
 
         is_own = offered.owner == elicitation.owner
 
@@ -460,8 +460,8 @@ class Accounts(QuestionKind):
         is_named = self.terms(claimed).names_one
         if begun or is_named or not found.is_put_aside(since=claimed.settled_at):
             return found
-        instead = await self.connections.find(found.owner, found.key, account=None)
-        asked = claimed.asked
+        instead = await self.connections.find(found.owner, found.lookup_key, account=None)
+        asked = claimed.request
         is_shared = instead is not None and instead.is_shared(asked.tool, asked.calling_client)
         if instead is None or not is_shared or not self._is_enough(instead, claimed):
             why = "The person now uses another account. Call again to ask for that account."

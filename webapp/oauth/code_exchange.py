@@ -101,7 +101,9 @@ class CodeExchange:
                 noted = Failed("The server could not read the provider's response.")
             await self.refuse(current, noted)
             return
-        await self.finish(current, terms, grant, token=stored.token, client_auth=stored.client_auth)
+        await self.finish(
+            current, terms, grant, token=stored.token_endpoint, client_auth=stored.client_auth
+        )
 
     async def callback_refused(self, elicitation: Elicitation, error: Denied | Failed) -> None:
         """Settle the question after the browser came back with an error instead of a code.
@@ -222,7 +224,11 @@ class CodeExchange:
     async def revoke_grant(self, current: Elicitation, grant: Grant, code: DeviceCode) -> None:
         """Discard a grant, and revoke it at the provider if possible."""
         refused = self._connection(
-            current, self._terms(current), grant, token=code.token, client_auth=code.client_auth
+            current,
+            self._terms(current),
+            grant,
+            token=code.token_endpoint,
+            client_auth=code.client_auth,
         )
         await self._revoke(refused, owner=current.owner)
 
@@ -243,7 +249,11 @@ class CodeExchange:
             dpop_key=asked.dpop_key,
         )
         unknown = self._connection(
-            current, self._terms(current), grant, token=asked.token, client_auth=asked.client_auth
+            current,
+            self._terms(current),
+            grant,
+            token=asked.token_endpoint,
+            client_auth=asked.client_auth,
         )
         try:
             await self._revoke(unknown, owner=current.owner)
@@ -268,7 +278,7 @@ class CodeExchange:
             await self.outbound.run(revoke(client, refused, now=now), to=client)
 
     def _terms(self, elicitation: Elicitation) -> AccountTerms:
-        return msgspec.convert(elicitation.asked.terms, AccountTerms)
+        return msgspec.convert(elicitation.request.terms, AccountTerms)
 
     async def _answer_alike(self, connection: Connection, *, owner: str) -> None:
         """Settle all waiting questions that this account answers, to ask the person only once.
@@ -281,7 +291,7 @@ class CodeExchange:
         for other in await elicitations.all(Elicitation, owner=owner, status=Status.PENDING):
             is_account = traits_of(other.kind).gives == "account"
             is_one = is_account and elicitations.clock() < other.expires_at
-            asked = other.asked
+            asked = other.request
             if not is_one or not connection.is_shared(asked.tool, asked.calling_client):
                 continue
             terms = self._terms(other)
@@ -289,7 +299,8 @@ class CodeExchange:
             if (
                 client is not None
                 and terms.team == connection.team
-                and self.connections.key(client, server=other.asked.server) == connection.key
+                and self.connections.key(client, server=other.request.server)
+                == connection.lookup_key
                 and connection.is_wanted(terms.account, terms.tenant)
                 and self.connections.is_enough(
                     connection, terms.scopes, client, asks_again=terms.again
@@ -309,16 +320,16 @@ class CodeExchange:
     ) -> Connection:
         pepper = self.elicitations.owners.pepper
         client = self.clients.clients[terms.provider]
-        key = self.connections.key(client, server=current.asked.server)
+        key = self.connections.key(client, server=current.request.server)
         whose = (grant.person.id, *(() if grant.tenant is None else (grant.tenant,)))
         holder = self.connections.holder(current.owner, terms.team)
         tail, now = pepper.tag("account", key, *whose, size=18), self.elicitations.clock()
-        client_of = current.asked.calling_client
+        client_of = current.request.calling_client
         connection = Connection(
             id=holder + tail,
             owner=holder,
-            key=key,
-            server=current.asked.server,
+            lookup_key=key,
+            server=current.request.server,
             provider=terms.provider,
             person_id=grant.person.id,
             label=grant.person.label,
@@ -329,8 +340,8 @@ class CodeExchange:
             connected_at=now,
             scopes=grant.scopes,
             withheld=client.provider.missing(grant.asked, granted=grant.scopes),
-            tools=(current.asked.tool,) if current.asked.tool else (),
-            titles=titled(current.asked.tool, current.asked.tool_title),
+            tools=(current.request.tool,) if current.request.tool else (),
+            titles=titled(current.request.tool, current.request.tool_title),
             access_token=grant.tokens.access_token,
             refresh_token=grant.tokens.refresh_token,
             dpop_key=grant.dpop_key,
@@ -338,7 +349,7 @@ class CodeExchange:
             refresh_expires_at=grant.tokens.refresh_expires_at,
             end_set_at=now,
             issued_at=now,
-            token=token,
+            token_endpoint=token,
             client_auth=client_auth,
             issuer=grant.issuer,
             came_by=current.id,

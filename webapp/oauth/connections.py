@@ -83,7 +83,7 @@ class Connections:
         """Return the OAuth client that this account came from; None if removed or replaced."""
         self._clients.learn(connection.declared)
         client = self._clients.get(connection.provider)
-        if client is None or self.key(client, server=connection.server) != connection.key:
+        if client is None or self.key(client, server=connection.server) != connection.lookup_key:
             return None
         with suppress(InvalidQuestion):  # the declaration has no such tenant any more
             return client.for_tenant(connection.tenant)
@@ -154,7 +154,7 @@ class Connections:
             id=id,
             owner=owner,
             person_id="",
-            key=self.key(client, server=server),
+            lookup_key=self.key(client, server=server),
             server=server,
             provider=client.provider.name,
             label=client.provider.label,
@@ -162,7 +162,7 @@ class Connections:
             scopes=(),
             tools=(),
             access_token="",
-            holds_key=False,
+            is_active=False,
             declared=self._clients.declared(client),
         )
 
@@ -172,7 +172,7 @@ class Connections:
         A tool gets a separate account for each set of scopes, so the check reads all of them.
         """
         rows = await self._elicitations.all(Connection, owner=by.owner)
-        found = [one for one in rows if one.is_exchanged and one.key == key]
+        found = [one for one in rows if one.is_exchanged and one.lookup_key == key]
         return any(one.needs_new_consent(by.tool, by.client) for one in found)
 
     async def store_exchanged(self, new: Connection, grant: Grant) -> Connection | None:
@@ -255,12 +255,12 @@ class Connections:
         """Return all accounts of this owner, also lapsed ones."""
         rows = await self._elicitations.all(Connection, owner=owner)
         found = [one for one in rows if one.ended_at is None]
-        found.sort(key=lambda one: (one.server, one.provider, not one.holds_key, one.label, one.id))
+        found.sort(key=lambda one: (one.server, one.provider, not one.is_active, one.label, one.id))
         return tuple(found)
 
     async def of_key(self, owner: str, key: str) -> tuple[Connection, ...]:
         """Return all accounts of one server at one provider, the one in use first."""
-        return tuple([one for one in await self.all_of(owner) if one.key == key])
+        return tuple([one for one in await self.all_of(owner) if one.lookup_key == key])
 
     async def find(
         self, owner: str, key: str, *, account: str | None, tenant: str | None = None
@@ -331,7 +331,7 @@ class Connections:
         If the person's id has several members, earlier versions stored the account under the last
         member (`own_id`).
         """
-        connected = await self.of_key(new.owner, new.key)
+        connected = await self.of_key(new.owner, new.lookup_key)
         by_person = {one.person_id: one for one in connected if not one.is_exchanged}
         row = by_person.get(new.person_id) or by_person.get(own_id)
         return new if row is None else replace(new, id=row.id)
@@ -341,14 +341,17 @@ class Connections:
 
         Nothing is written. An account that was asked for by name replaces no other.
         """
-        holder = await self._elicitations.holder(Connection, owner=new.owner, key=new.key)
+        holder = await self._elicitations.holder(Connection, owner=new.owner, key=new.lookup_key)
         same = await self._elicitations.read(Connection, owner=new.owner, id=new.id)
         if same is not None:
             new = renewed(new, same)
         if holder is not None and holder.id != new.id:
             if is_named:
-                return [replace(new, holds_key=False)]
-            return [replace(holder, holds_key=False), put_in_use(replace(new, former=holder.id))]
+                return [replace(new, is_active=False)]
+            return [
+                replace(holder, is_active=False),
+                put_in_use(replace(new, replaced_id=holder.id)),
+            ]
         return [put_in_use(new)]
 
     async def chosen(self, connection: Connection, asked: Asked, *, is_named: bool) -> list[Value]:
@@ -388,9 +391,12 @@ class Connections:
 
         async def switched() -> list[Value]:
             current = await self.read(owner, id)
-            if current is None or current.holds_key:
+            if current is None or current.is_active:
                 return []
-            now, connections = self._elicitations.clock(), await self.of_key(owner, current.key)
+            now, connections = (
+                self._elicitations.clock(),
+                await self.of_key(owner, current.lookup_key),
+            )
             # Put all other accounts aside, in use or not: a question may have been answered with
             # one of them and not be delivered yet.
             aside = [put_aside(one, now=now) for one in connections if one.id != id]
@@ -443,11 +449,11 @@ class Connections:
 
     async def _in_use(self, connection: Connection) -> list[Value]:
         held = await self._elicitations.holder(
-            Connection, owner=connection.owner, key=connection.key
+            Connection, owner=connection.owner, key=connection.lookup_key
         )
         if held is None or held.id == connection.id:
             return [put_in_use(connection)]
-        return [replace(held, holds_key=False), put_in_use(connection)]
+        return [replace(held, is_active=False), put_in_use(connection)]
 
 
 def begun_with(claimed: Elicitation) -> str | None:

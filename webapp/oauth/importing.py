@@ -197,7 +197,7 @@ class Importing:
             if is_dry or done in ("unchanged", "kept"):
                 return []
             # The account that is in use stays in use: no imported account takes its place.
-            is_in_use = stored is not None and stored.is_connected and stored.holds_key
+            is_in_use = stored is not None and stored.is_connected and stored.is_active
             return [*await self.connections.placed(new, is_named=not is_in_use)]
 
         await self.elicitations.write_rebuilt(rows)
@@ -229,7 +229,7 @@ class Importing:
             Connection(
                 id=owner + tag("account", key, *whose, size=18),
                 owner=owner,
-                key=key,
+                lookup_key=key,
                 server=server,
                 provider=provider.name,
                 person_id=account_id,

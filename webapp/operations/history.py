@@ -262,7 +262,7 @@ async def history_of(service: Service, records: Gathered) -> History:
     happened = [each for row in about for each in _happened(row)]
     ids = {tail_of(row) for row in about}
     happened += [each async for each in _audited(service, owner, ids)]
-    asked = None if question is None else question.asked
+    asked = None if question is None else question.request
     failed_starts = None if question is None else question.led_nowhere or None
     return History(
         id=tail_of(found) if not isinstance(found, OutgoingEvent) else found.webhook_id,
@@ -328,7 +328,7 @@ def _happened(row: Found) -> Iterator[TimelineRow]:
 
 
 def _of_question(row: Elicitation) -> Mapping[str, datetime | None]:
-    attempts = [*row.former, *([] if row.attempt is None else [row.attempt])]
+    attempts = [*row.earlier_attempts, *([] if row.attempt is None else [row.attempt])]
     late = " late" if row.is_late else ""
     return {
         f"asked: {row.kind}": row.created_at,
@@ -380,7 +380,10 @@ def stages_of(
 
     `sent_at` is when this process showed the question to its client, if it knows that.
     """
-    attempts = [*question.former, *([] if question.attempt is None else [question.attempt])]
+    attempts = [
+        *question.earlier_attempts,
+        *([] if question.attempt is None else [question.attempt]),
+    ]
     audited = next((row.at for row in timeline if _AUDITED_OPEN.fullmatch(row.what)), None)
     opened = audited or (attempts[0].started_at if attempts else None)
     leaves = traits_of(question.kind).page in _AWAY

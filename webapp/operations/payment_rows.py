@@ -128,7 +128,7 @@ def of_pending(asked: Elicitation) -> PaymentRow:
         is_open=True,
         question=tail_of(asked),
         owner=asked.owner[:OWNER_CHARACTERS],
-        tool=asked.asked.tool,
+        tool=asked.request.tool,
         what=terms.what,
         provider=terms.seller,
         is_live=terms.is_live,

@@ -87,7 +87,7 @@ class PageBuilder:
     ) -> None:
         self._service = service
         self._elicitation = elicitation
-        self._asked = elicitation.asked
+        self._asked = elicitation.request
         self._page: PageName = traits_of(elicitation.kind).page
         self._server = server_of(elicitation)
         self._here = here
@@ -362,10 +362,10 @@ class PageBuilder:
         former = await self._service.kinds.accounts.former(self._elicitation, connected)
         if former is None:
             return None
-        can_be_back = former.is_connected and not former.holds_key
+        can_be_back = former.is_connected and not former.is_active
         return SwitchBack(
             former=_person(former),
-            is_done=former.holds_key,
+            is_done=former.is_active,
             action=self._allow_action(former) if can_be_back else None,
             csrf=self._csrf if can_be_back else None,
         )

@@ -46,7 +46,7 @@ def start_view(
 
     `common` has the fields of every page that asks.
     """
-    message, traits = elicitation.asked.message, traits_of(elicitation.kind)
+    message, traits = elicitation.request.message, traits_of(elicitation.kind)
     if traits.page == "confirm":
         return StartConfirm(
             **common,
@@ -55,7 +55,7 @@ def start_view(
             arguments=arguments_shown(elicitation),
             form=form or PageForm(fields=()),
             is_gate=traits.is_gate,
-            described=elicitation.asked.described,
+            described=elicitation.request.described,
             can_be_stored=bool(terms_in(elicitation).get("can_be_kept")),
         )
     kind = kinds.on_page(elicitation.kind)
@@ -114,7 +114,7 @@ def decided_view(elicitation: Elicitation, *, now: datetime) -> View | None:
 
 def server_of(elicitation: Elicitation) -> str:
     """Return the name of the server that asks, for people."""
-    return elicitation.asked.server_title or elicitation.asked.server
+    return elicitation.request.server_title or elicitation.request.server
 
 
 def question_of(elicitation: Elicitation) -> str | None:
@@ -127,7 +127,7 @@ def question_of(elicitation: Elicitation) -> str | None:
 def arguments_shown(elicitation: Elicitation, *, in_a_line: bool = False) -> tuple[Argument, ...]:
     """Return the arguments that the person approves. A gate shows the tool's titles for them."""
     found = arguments_of(terms_in(elicitation).get("arguments"), in_a_line=in_a_line)
-    described = elicitation.asked.described
+    described = elicitation.request.described
     if described is None or not is_before_tool(elicitation):
         return found
     return with_titles(found, described.arguments)

@@ -316,9 +316,9 @@ class Checkouts:
             seller = self._flow.of(elicitation).seller
         except NotConfigured:
             return False
-        if not self._flow.can_be_polled(elicitation) or self._poll_limit.allow(elicitation.id):
+        if not self._flow.can_be_polled(elicitation) or self._poll_limit.consume(elicitation.id):
             return True
-        if self._fetches.allow(f"{seller.name} {seller.account}"):
+        if self._fetches.consume(f"{seller.name} {seller.account}"):
             return None
         try:
             await self.ask_provider(elicitation)
@@ -335,10 +335,10 @@ class Checkouts:
         """
         latest = elicitation.attempt
         assert latest is not None
-        is_earlier = any(one.number == number != latest.number for one in elicitation.former)
+        earlier = {attempt.number for attempt in elicitation.earlier_attempts} - {latest.number}
         if (
             SessionStatus.PENDING in await self.ask_provider(elicitation, collects=False)
-            or is_earlier
+            or number in earlier
         ):
             return  # the money is on its way, or another tab has a newer checkout
         with suppress(NotPossible):
@@ -416,7 +416,7 @@ class Checkouts:
                 refusal only if the provider refused each request.
         """
         failure: Failed | None = None
-        for attempt in (elicitation.attempt, *elicitation.former):
+        for attempt in (elicitation.attempt, *elicitation.earlier_attempts):
             known = checkout_of(attempt)
             if attempt is None or known is None or attempt.trouble == "refused":
                 continue
@@ -477,7 +477,8 @@ class Checkouts:
     def _is_past(self, elicitation: Elicitation) -> bool:
         """Return True if all checkouts of the elicitation have expired at the provider."""
         now = self._elicitations.clock().timestamp()
-        stored = [checkout_of(attempt) for attempt in (elicitation.attempt, *elicitation.former)]
+        attempts = (elicitation.attempt, *elicitation.earlier_attempts)
+        stored = [checkout_of(attempt) for attempt in attempts]
         return all(one is None or one.expires_at < now for one in stored)
 
     async def _ask(

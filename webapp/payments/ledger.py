@@ -103,7 +103,7 @@ class Ledger:
         """Return the payment that holds the key of the product that the question is about."""
         if not is_for_good(elicitation):
             return None
-        terms, asked = terms_of(elicitation), elicitation.asked
+        terms, asked = terms_of(elicitation), elicitation.request
         key = self.bought(terms, server=asked.server, tool=asked.tool)
         return await self._elicitations.holder(Payment, owner=elicitation.owner, key=key)
 
@@ -136,7 +136,7 @@ class Ledger:
         if payment.once:
             paid = await self.product(payment)
             if paid is None:
-                return replace(payment, join=self._product_key(payment))
+                return replace(payment, dedupe_key=self._product_key(payment))
         else:
             is_ended = elicitation.status.is_final
             paid = await self._paid_for_the_same(elicitation) if is_ended else None
@@ -154,7 +154,10 @@ class Ledger:
         if paid is not None and not paid.has_ended:
             return paid
         for other in await self.all(owner=elicitation.owner):
-            is_same = other.asked == elicitation.join and other.elicitation_id != elicitation.id
+            is_same = (
+                other.question_key == elicitation.dedupe_key
+                and other.elicitation_id != elicitation.id
+            )
             is_since = other.paid_at >= elicitation.created_at
             if is_same and is_since and not other.has_ended and other.surplus_to is None:
                 return other

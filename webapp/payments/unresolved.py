@@ -184,7 +184,7 @@ class UnresolvedPayments:
             ),
             owner=elicitation.owner,
             elicitation_id=elicitation.id,
-            tool=elicitation.asked.tool,
+            tool=elicitation.request.tool,
             seller=terms.seller,
             what=terms.what,
             amount=terms.amount,
@@ -203,7 +203,7 @@ class UnresolvedPayments:
         except Unreadable:
             _log.exception("record.unreadable", extra={"kind": KINDS[Elicitation]})
             return False
-        return asked is None or asked.asked.server == server
+        return asked is None or asked.request.server == server
 
     async def _change(
         self,

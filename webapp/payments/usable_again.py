@@ -82,9 +82,9 @@ class UsableAgain:
             holder = await self._product(payment)
             if holder is not None and holder.id != payment.id:
                 return ChangedPayment(self._bought_again(payment, holder))
-            payment = replace(payment, join=self._product_key(payment))
+            payment = replace(payment, dedupe_key=self._product_key(payment))
         question = await self._elicitations.get(payment.answers or payment.elicitation_id)
-        join = payment.asked or (None if question is None else question.join)
+        join = payment.question_key or (None if question is None else question.dedupe_key)
         if join is None:  # rows of older versions do not name the question
             return ChangedPayment(payment)
         asked = await self._elicitations.holder(Elicitation, owner=payment.owner, key=join)
@@ -144,7 +144,7 @@ class UsableAgain:
         """
         if payment.status is ReceiptStatus.OPEN:
             return receipts.as_surplus(payment, self._elicitations.clock(), to=other.id)
-        return replace(payment, join=payment.id)  # the payment was used before
+        return replace(payment, dedupe_key=payment.id)  # the payment was used before
 
     def _usable_again(self, payment: Payment) -> Payment:
         """Return the payment with a new period in which it can be used."""

@@ -307,11 +307,11 @@ class Verification:
             known = await self._elicitations.read(StoredWebhook, owner=hook.owner, id=hook.id)
             if known is not None:
                 return []
-            fresh = EarlyEvent(id=id, owner=SERVICE, hooks=(), erase_at=hook.erase_at)
+            fresh = EarlyEvent(id=id, owner=SERVICE, webhook_ids=(), erase_at=hook.erase_at)
             found = await self._elicitations.read(EarlyEvent, owner=SERVICE, id=id) or fresh
-            hooks = (*found.hooks, hook.id)[-EARLY_EVENTS_AT_MOST:]
+            hooks = (*found.webhook_ids, hook.id)[-EARLY_EVENTS_AT_MOST:]
             waiting = replace(hook, status="waiting", why="payment")
-            return [waiting, replace(found, hooks=hooks, erase_at=hook.erase_at)]
+            return [waiting, replace(found, webhook_ids=hooks, erase_at=hook.erase_at)]
 
         return "waiting" if await self._elicitations.write_rebuilt(values) else "duplicate"
 
@@ -330,7 +330,7 @@ class Verification:
         ids = self._elicitations.rows.ids
         id = ids.early_event(SERVICE, provider=payment.seller, payment=payment.payment_intent)
         early = await self._elicitations.read(EarlyEvent, owner=SERVICE, id=id)
-        for hook_id in () if early is None else early.hooks:
+        for hook_id in () if early is None else early.webhook_ids:
             hook = await self._elicitations.read(StoredWebhook, owner=SERVICE, id=hook_id)
             event = None if hook is None else event_of(hook, gateway)
             if hook is None or event is None or not _is_of(payment, event, gateway.seller):

@@ -169,7 +169,7 @@ def _entry(value: object, entry: Entry, previous: str | None) -> Entry:
         entry = replace(entry, proof=value.proof, why=_short(value.why), by=_short(by))
         if entry.what != _ASKED:
             return entry
-        asked = value.asked
+        asked = value.request
         return replace(
             entry,
             server=_short(asked.server),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TypeAlias, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from flows.elicitation.ending import EndingCallback
@@ -188,7 +188,7 @@ class EarlyEvent(Struct, frozen=True, kw_only=True):
 
     id: str
     owner: str
-    hooks: tuple[str, ...]
+    webhook_ids: tuple[str, ...] = field(name="hooks")
     erase_at: datetime
     version: int = 0
     status: str = "kept"

@@ -53,7 +53,7 @@ async def provider_answers(
     service, answers, arrival = page.service, page.answers, page.callback_params()
     back = await returned(service, arrival.all("state"), now=page.now)
     elicitation, attempt, state = back.elicitation, back.attempt, back.state
-    server, accounts = elicitation.asked.server, service.kinds.accounts
+    server, accounts = elicitation.request.server, service.kinds.accounts
     if elicitation.kind != "oauth" or accounts.terms(elicitation).provider != provider:
         raise InvalidToken("another provider")
     await _must_be_bound(page, elicitation)
@@ -155,7 +155,7 @@ async def _must_be_bound(page: PageRequest, elicitation: Elicitation) -> None:
         here = page.service.links.of(elicitation, now=page.now)
         await must_be_opener(page, elicitation, here=here.removeprefix(page.service.public_url))
     _log.warning("callback.refused", extra={"id": elicitation.id, "way": access.value})
-    view = SomeoneElse(server=elicitation.asked.server, other="browser")
+    view = SomeoneElse(server=elicitation.request.server, other="browser")
     raise NotShown(
         page.answers.page(view, status=HTTPStatus.FORBIDDEN, for_user=elicitation.is_for_user)
     )
@@ -173,7 +173,7 @@ async def come_back(page: NamedDependency[PageRequest]) -> Response[Any]:
     if len(tokens) != 1:
         raise InvalidToken("missing or repeated")
     elicitation = await service.completing.returned(tokens[0])
-    server, decision = elicitation.asked.server, await page.access(elicitation)
+    server, decision = elicitation.request.server, await page.access(elicitation)
     if not (page.is_bound(elicitation) and decision.is_open):
         other = SomeoneElse(server=server, other="browser")
         return page.answers.page(

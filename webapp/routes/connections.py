@@ -255,8 +255,12 @@ def _connected(
     accounts = page.service.kinds.accounts.connections
     client, provider = accounts.client(connection), accounts.provider(connection)
     standing = _standing(page, connection)
-    alike = [one for one in among if (one.owner, one.key) == (connection.owner, connection.key)]
-    can_switch = standing == "works" and not connection.holds_key
+    alike = [
+        one
+        for one in among
+        if (one.owner, one.lookup_key) == (connection.owner, connection.lookup_key)
+    ]
+    can_switch = standing == "works" and not connection.is_active
     has_scopes = provider is None or provider.has_scopes
     action = f"{HERE}/{_tail(connection)}"
     return Connected(
@@ -282,8 +286,8 @@ def _connected(
             for client in connection.clients
         ),
         is_limited_to_some=connection.only is not None,
-        is_in_use=None if connection.holds_key and len(alike) == 1 else connection.holds_key,
-        is_another_in_use=any(one.holds_key for one in alike if one is not connection),
+        is_in_use=None if connection.is_active and len(alike) == 1 else connection.is_active,
+        is_another_in_use=any(one.is_active for one in alike if one is not connection),
         switch_action=f"{action}/switch" if can_switch else None,
         reconnect_action=None if standing == "unused" or client is None else f"{action}/reconnect",
         manage=None if provider is None else provider.site,
@@ -405,8 +409,8 @@ async def _question(
         id=id,
         owner=owner,
         kind=request.kind,
-        asked=replace(asked, terms=to_builtins(terms)),
-        join=join,
+        request=replace(asked, terms=to_builtins(terms)),
+        dedupe_key=join,
         created_at=now,
         expires_at=expires_at,
     )

@@ -177,7 +177,7 @@ def _trouble(
     about = {"id": elicitation.id, "error_id": error_id, "why": getattr(error, "why", str(error))}
     _log.warning("provider.failed", exc_info=error, extra=about)
     view = ProviderTrouble(
-        server=elicitation.asked.server,
+        server=elicitation.request.server,
         provider=page.service.kinds.label(elicitation),
         error_id=error_id,
         again_action=f"/e/{token}",
@@ -302,9 +302,11 @@ def _form_targets(elicitation: Elicitation) -> list[str]:
     The redirects of the author's service are therefore included.
     """
     takes_key = traits_of(elicitation.kind).takes_key
-    if takes_key or not elicitation.asked.origins:  # our own page handles the answer
+    if takes_key or not elicitation.request.origins:  # our own page handles the answer
         return []
-    return sorted({"https:"} | {origin.partition("//")[0] for origin in elicitation.asked.origins})
+    return sorted(
+        {"https:"} | {origin.partition("//")[0] for origin in elicitation.request.origins}
+    )
 
 
 # The live status of a link by server-sent events, with which the waiting page updates itself.

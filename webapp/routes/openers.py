@@ -141,7 +141,7 @@ def why_not_shown(service: Service) -> str:
 def _view(
     page: PageRequest, elicitation: Elicitation, decision: AccessDecision, *, here: str
 ) -> View:
-    server, kind = elicitation.asked.server, traits_of(elicitation.kind).page
+    server, kind = elicitation.request.server, traits_of(elicitation.kind).page
     match decision.access:
         case Access.SIGN_IN:
             button = sign_in_button(page, back=here)
@@ -180,7 +180,7 @@ def _view(
 
 
 def _view_for_user(page: PageRequest, elicitation: Elicitation, *, is_other: bool) -> View:
-    server, users = elicitation.asked.server, page.service.identity.users
+    server, users = elicitation.request.server, page.service.identity.users
     there = None if users is None else users.sign_in_url
     if is_other:
         return SomeoneElse(server=server, other="person", sign_in_at=there)

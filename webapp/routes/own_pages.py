@@ -175,7 +175,7 @@ def _inboxes(page: PageRequest, viewer: Viewer) -> Collection[str]:
 # The part of a row whose change makes the list reload. The use of an account is not such a part:
 # otherwise the page would reload, and lose what the person has ticked.
 _CHANGES: Final[Mapping[PersonsPage, Callable[[Any], object]]] = {
-    "connections": lambda a: (a.ended_at, a.lapsed_at, a.tools, a.only, a.holds_key),
+    "connections": lambda a: (a.ended_at, a.lapsed_at, a.tools, a.only, a.is_active),
     "payments": lambda payment: payment.version,
     "activity": lambda asked: asked.status,
     "inbox": lambda _: None,
@@ -291,7 +291,7 @@ async def _entry(page: PageRequest, record: Record) -> ActivityEntry | None:
 
 
 def _asked(page: PageRequest, elicitation: Elicitation, locale: Locale | None) -> ActivityEntry:
-    asked, now, kinds = elicitation.asked, page.now, page.service.kinds
+    asked, now, kinds = elicitation.request, page.now, page.service.kinds
     kind = traits_of(elicitation.kind).page
     terms = terms_of(elicitation) if kind == "payment" else None
     has_expired = not elicitation.status.is_final and now >= elicitation.expires_at

@@ -133,7 +133,7 @@ class _Press:
             # both cases, the person must not pay there any more.
             if opened.status.is_final or (kind.needs_closing and _is_superseded(opened, stored)):
                 raise _has_ended_error(opened)
-        if not opened.asked.waits:
+        if not opened.request.waits:
             done = await complete_elicitation(elicitations, id, {}, OnPage())
             if done is not Completion.ACCEPTED:
                 raise _has_ended_error(opened)

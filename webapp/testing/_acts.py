@@ -217,7 +217,7 @@ async def visit_page(
     errand: Errand, fields: Mapping[str, str], places: Collection[str]
 ) -> ElicitResult:
     """Go through the author's own pages to the last one, and fill in their forms with `fields`."""
-    origins = [*places, *errand.asked.asked.origins]
+    origins = [*places, *errand.asked.request.origins]
     await walk(errand.browser, errand.link, answers=fields, also=origins, say=lambda _: None)
     return ACCEPT
 

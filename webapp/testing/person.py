@@ -370,7 +370,7 @@ class AskedPerson(PlannedActions):
         for question in reversed(self.asked):
             asked = await self._get(question.id)
             # A form that is shown again begins with the errors of the last answer.
-            if not asked.status.is_final and f"\n\n{asked.asked.message}" in f"\n\n{message}":
+            if not asked.status.is_final and f"\n\n{asked.request.message}" in f"\n\n{message}":
                 if question.id not in self._done:
                     return asked
                 found = found or asked

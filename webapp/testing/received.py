@@ -66,7 +66,7 @@ class ReceivedQuestion:
 
     @classmethod
     def of(cls, asked: Elicitation) -> "ReceivedQuestion":
-        terms = asked.asked.terms
+        terms = asked.request.terms
         gives = traits_of(asked.kind).gives
         price, provider = None, None
         scopes: tuple[str, ...] = ()
@@ -79,8 +79,8 @@ class ReceivedQuestion:
             id=asked.id,
             elicitation_id=asked.id,
             kind=asked.kind,
-            message=asked.asked.message,
-            tool=asked.asked.tool,
+            message=asked.request.message,
+            tool=asked.request.tool,
             timeout=asked.expires_at - asked.created_at,
             price=price,
             provider=provider,

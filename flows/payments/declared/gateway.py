@@ -239,7 +239,7 @@ class DeclaredGateway:
         )
 
     def _known(self, elicitation: Elicitation, session: str) -> Values:
-        attempts = (elicitation.attempt, *elicitation.former)
+        attempts = (elicitation.attempt, *elicitation.earlier_attempts)
         stored = [one for one in map(checkout_of, attempts) if one and one.session == session]
         return {
             **self.seller.own,

@@ -215,7 +215,7 @@ def lapsed(
 ) -> ProviderSession | None:
     """Return the session of an order that expired unpaid. Return None if that is not proven."""
     terms = terms_of(elicitation)
-    for attempt in (elicitation.attempt, *elicitation.former):
+    for attempt in (elicitation.attempt, *elicitation.earlier_attempts):
         stored = checkout_of(attempt)
         if (
             stored is None

@@ -57,8 +57,8 @@ def elicitation(
         id="o" * 20 + "1",
         owner="o" * 20,
         kind=kind,
-        asked=Asked(server="s", tool="t", client=None, message="m", digest="d"),
-        join="j",
+        request=Asked(server="s", tool="t", client=None, message="m", digest="d"),
+        dedupe_key="j",
         created_at=NOON,
         expires_at=NOON + LIFE,
         status=status,
@@ -230,14 +230,14 @@ def test_question_cannot_be_opened_from_expiry_on() -> None:
 
 @pytest.mark.parametrize("status", sorted(OPEN))
 def test_newer_request_replaces_waiting_request(status: Status) -> None:
-    joined = states.join(elicitation(status), request_id="leg-2", run="run-2")
+    joined = states.register_waiter(elicitation(status), request_id="leg-2", run="run-2")
     assert (joined.waiter, joined.status) == ("leg-2", status)
 
 
 @pytest.mark.parametrize("status", sorted(FINAL))
 def test_waiting_for_ended_question_is_refused(status: Status) -> None:
     with pytest.raises(NotPossible):
-        states.join(elicitation(status), request_id="leg-2", run="run-2")
+        states.register_waiter(elicitation(status), request_id="leg-2", run="run-2")
 
 
 @pytest.mark.parametrize("status", sorted(OPEN))
@@ -387,7 +387,7 @@ def test_record_is_erased_thirty_days_after_its_end() -> None:
 
 def test_changes_leave_unrelated_fields_unchanged() -> None:
     before = accepted(request_id="l1", run="r1")
-    stored = {"id", "owner", "kind", "asked", "join", "created_at", "expires_at", "version"}
+    stored = {"id", "owner", "kind", "request", "dedupe_key", "created_at", "expires_at", "version"}
     for after in (
         states.renew(before, request_id="l1", now=NOON),
         states.release(before, request_id="l1"),

@@ -108,17 +108,17 @@ def redeems(client: Client, server: Server) -> Any:
 
 
 def refreshes(client: Client, server: Server) -> Any:
-    held = a_connection(client.provider, token=None, client_auth=None)
+    held = a_connection(client.provider, token_endpoint=None, client_auth=None)
     return server.run(refresh(client, held, now=NOON))
 
 
 def gets_own_token(client: Client, server: Server) -> Any:
-    held = a_connection(client.provider, token=None, client_auth=None, requested=("read",))
+    held = a_connection(client.provider, token_endpoint=None, client_auth=None, requested=("read",))
     return server.run(refresh(client, held, now=NOON))
 
 
 def revokes(client: Client, server: Server) -> Any:
-    held = a_connection(client.provider, token=None, client_auth=None)
+    held = a_connection(client.provider, token_endpoint=None, client_auth=None)
     return server.run(revoke(client, held, now=NOON))
 
 

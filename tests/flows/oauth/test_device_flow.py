@@ -74,7 +74,7 @@ class TestDeviceCode:
         code, (_, request) = started(acme, ok(**METADATA), ok(**CODE), scopes=("email",))
         assert request.url == f"{ISSUER}/device"
         assert form_of(request)["scope"] == "openid email"
-        assert code.token == f"{ISSUER}/token"
+        assert code.token_endpoint == f"{ISSUER}/token"
         assert code.issuer == ISSUER
 
     def test_verification_url_of_google_is_read(self) -> None:

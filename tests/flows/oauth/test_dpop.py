@@ -154,7 +154,7 @@ def connection(grant: Grant) -> Connection:
     return Connection(
         id="c",
         owner="o",
-        key="k",
+        lookup_key="k",
         server="s",
         provider="hub",
         person_id="7",

@@ -75,13 +75,13 @@ class TestDueTime:
 
 class TestRefreshRequest:
     def test_refresh_token_goes_to_declared_endpoint_and_to_no_earlier_one(self) -> None:
-        earlier = a_connection(token="https://earlier.example/token")
+        earlier = a_connection(token_endpoint="https://earlier.example/token")
         _, (request,) = renewed(ok(**NEW), connection=earlier)
         assert request.url == f"{ISSUER}/token"
 
     def test_refresh_request_goes_to_token_endpoint_of_exchange(self) -> None:
         acme = openid("acme", ISSUER)  # the issuer's metadata chose `post`
-        held = a_connection(acme, token=f"{ISSUER}/found/token", client_auth="post")
+        held = a_connection(acme, token_endpoint=f"{ISSUER}/found/token", client_auth="post")
         _, (request,) = renewed(ok(**NEW), provider=acme, connection=held)
         assert (request.method, str(request.url)) == ("POST", f"{ISSUER}/found/token")
         assert form_of(request) == {
@@ -106,7 +106,9 @@ class TestRefreshRequest:
         assert values_of(request)["grant_type"] == "refresh_token"
 
     def test_account_stored_without_endpoint_uses_declared_endpoint(self) -> None:
-        _, (request,) = renewed(ok(**NEW), connection=a_connection(token=None, client_auth=None))
+        _, (request,) = renewed(
+            ok(**NEW), connection=a_connection(token_endpoint=None, client_auth=None)
+        )
         assert request.url == f"{ISSUER}/token"
         assert request.headers["authorization"] == basic()
 
@@ -117,7 +119,7 @@ class TestRefreshRequest:
             ok(**METADATA, **post),
             ok(**NEW),
             provider=acme,
-            connection=a_connection(acme, token=None, client_auth=None),
+            connection=a_connection(acme, token_endpoint=None, client_auth=None),
         )
         assert asked.url == f"{ISSUER}/.well-known/openid-configuration"
         assert request.url == f"{ISSUER}/token"
@@ -165,7 +167,7 @@ class TestRefreshReply:
         members = msgspec.to_builtins(a_connection())
         for name in ("issued_at", "token", "client_auth", "issuer"):
             members.pop(name)
-        assert msgspec.convert(members, Connection).token is None
+        assert msgspec.convert(members, Connection).token_endpoint is None
 
 
 class TestEndedAccount:

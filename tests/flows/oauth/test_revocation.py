@@ -197,7 +197,7 @@ async def a_life(provider: Provider, served: sandbox_env.Provider, **query: str 
         connection = a_connection(
             provider,
             person_id=who.get("sub", "1"),
-            token=f"{sandbox_env.URL}{served.token}",
+            token_endpoint=f"{sandbox_env.URL}{served.token}",
             access_token=reply["access_token"],
             refresh_token=reply["refresh_token"],
             scopes=(),

@@ -149,7 +149,7 @@ def test_lost_reply_is_repeated_with_same_bytes_and_key(case: Case) -> None:
     attempt = before.attempt
     assert attempt is not None
     _, first = case.run(case.gateway.begin(before, TRIP), reply(case.opened(), 201))
-    later = replace(before, former=(attempt,), attempt=replace(attempt, number=2))
+    later = replace(before, earlier_attempts=(attempt,), attempt=replace(attempt, number=2))
     stored, again = case.run(case.gateway.repeat(later, attempt), reply(case.opened()))
     assert stored.session == case.session
     assert [(one.content, one.headers) for one in again] == [

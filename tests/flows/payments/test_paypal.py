@@ -401,7 +401,7 @@ def test_order_of_earlier_attempt_expires_at_its_own_time() -> None:
         expires_at=stored_checkout(begun()).expires_at + 60,
     )
     latest = replace(first, number=2, kept=msgspec.to_builtins(stored))
-    both = replace(begun(), attempt=latest, former=(first,))
+    both = replace(begun(), attempt=latest, earlier_attempts=(first,))
     session, _ = run(lambda g: g.fetch(both, "ORDER1"), missing(CLOSES_AT))
     assert session.state is CLOSED
     with pytest.raises(Failed):

@@ -522,7 +522,7 @@ class TestGoogle:
         assert google.missing(google.asks(()), granted=grant.scopes) == ()
 
     def test_access_token_is_refreshed_and_refresh_token_stays(self) -> None:
-        connection = a_connection(google, token="https://oauth2.googleapis.com/token")
+        connection = a_connection(google, token_endpoint="https://oauth2.googleapis.com/token")
         renewed, (request,) = talked(
             refresh(a_client(google), connection, now=NOON), ok(**tokens(3599))
         )
@@ -586,6 +586,6 @@ class TestDifferencesBetweenProviders:
 
     def test_github_app_request_contains_no_scope(self) -> None:
         elicitation = an_elicitation(github_app, scopes=("repo",))
-        assert elicitation.asked.terms is not None
+        assert elicitation.request.terms is not None
         departure, _ = departed(github_app, scopes=("repo",))
         assert "scope" not in parameters_of(departure.url)

@@ -159,7 +159,7 @@ async def test_account_is_imported_for_its_user_and_shared_with_nobody(
     assert [one.access_token for one in await rows(site)] == [TOKEN]
     apis.people["other"] = "7"
     assert (await send(site, account(access_token="other"))).json() == {"result": "imported"}
-    assert [one.access_token for one in await rows(site) if one.holds_key] == [TOKEN]
+    assert [one.access_token for one in await rows(site) if one.is_active] == [TOKEN]
 
 
 async def test_userinfo_of_issuer_names_person_of_imported_account(

@@ -479,7 +479,7 @@ async def test_concurrent_questions_do_not_swap_answers(here: Service) -> None:
 
     class Both(Holding):
         async def wait(self, call, shown, waiter):
-            presenters[shown.elicitation.asked.message] = shown.elicitation.id
+            presenters[shown.elicitation.request.message] = shown.elicitation.id
             return await call.hold(shown.elicitation, waiter, until=shown.elicitation.expires_at)
 
     call = call_of(here, presenter=Both())

@@ -88,7 +88,7 @@ async def test_imported_account_has_all_fields_and_is_shared_with_no_tool(servic
     row = rows[ann]
     assert (row.provider, row.person_id, row.label) == ("github", "583231", "octocat")
     assert (row.access_token, row.refresh_token) == (TOKEN, f"refresh-of-{TOKEN}")
-    assert (row.scopes, row.tools, row.holds_key) == (("repo",), (), True)
+    assert (row.scopes, row.tools, row.is_active) == (("repo",), (), True)
 
 
 async def test_second_import_overwrites_account_only_with_replaces(service: Service) -> None:
@@ -102,7 +102,7 @@ async def test_second_import_overwrites_account_only_with_replaces(service: Serv
     assert await only(service) == before
     assert await imported(service, newer, replaces=True) == ["replaced"]
     after = await only(service)
-    assert (after.access_token, after.id, after.holds_key) == ("another", before.id, True)
+    assert (after.access_token, after.id, after.is_active) == ("another", before.id, True)
 
 
 async def test_account_that_the_person_connected_stays_in_use(service: Service) -> None:
@@ -114,7 +114,7 @@ async def test_account_that_the_person_connected_stays_in_use(service: Service) 
     rows = {row.person_id: row for row in await stored(service)}
     assert {row.owner for row in rows.values()} == {own.owner}
     assert rows[account.id] == own
-    assert not rows["2"].holds_key
+    assert not rows["2"].is_active
 
 
 async def test_lapsed_account_is_imported_again_with_new_token(service: Service) -> None:

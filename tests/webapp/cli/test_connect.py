@@ -28,8 +28,8 @@ ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\x9b1mrm -rf\u202egpj.\x00"
 
 def with_terms(asked: Elicitation, **terms: str) -> Elicitation:
     """Return the elicitation with these terms replaced."""
-    stored = cast("dict[str, Json]", asked.asked.terms)
-    return replace(asked, asked=replace(asked.asked, terms={**stored, **terms}))
+    stored = cast("dict[str, Json]", asked.request.terms)
+    return replace(asked, request=replace(asked.request, terms={**stored, **terms}))
 
 
 class Desk:
@@ -73,7 +73,7 @@ async def test_open_questions_are_listed_and_chosen_question_is_returned() -> No
         desk = Desk(chooses=2)
         asked = await chosen(here.service, waiting, desk.terminal)
         assert asked is not None
-        assert asked.asked.tool == "count"
+        assert asked.request.tool == "count"
         assert desk.of == [3]
         assert desk.printed == [
             "1. list of shop: GitHub repo (3 min ago)",

@@ -35,7 +35,7 @@ def asked(home: Path, *questions: dict[str, Any]) -> list[Elicitation]:
                     id=service.elicitations.new_id(owner),
                     owner=owner,
                     kind="form",
-                    asked=Asked(
+                    request=Asked(
                         server="shop",
                         tool=tool,
                         client="assistant",
@@ -44,7 +44,7 @@ def asked(home: Path, *questions: dict[str, Any]) -> list[Elicitation]:
                         url=LINK,
                         terms={"schema": WORDS},
                     ),
-                    join=f"join {number}",
+                    dedupe_key=f"join {number}",
                     created_at=now + timedelta(minutes=number),
                     expires_at=now + timedelta(hours=1),
                 )

@@ -112,7 +112,12 @@ async def test_unknown_id_completes_nothing(here: Service, id: str) -> None:
 
 async def test_prefix_of_id_and_owner_tag_are_unknown(here: Service) -> None:
     elicitation = await asked(here)
-    for id in (elicitation.owner, elicitation.id[:-1], elicitation.id + "x", elicitation.join):
+    for id in (
+        elicitation.owner,
+        elicitation.id[:-1],
+        elicitation.id + "x",
+        elicitation.dedupe_key,
+    ):
         assert await here.completing.complete(id, {}) is Completion.UNKNOWN
 
 
@@ -192,12 +197,12 @@ async def test_late_acceptance_supersedes_newer_same_question(here: Service, clo
     new = await asked(here)
     assert await here.completing.complete(old.id, {"n": 1}) is Completion.LATE
     assert (await now_of(here, new)).status is Status.SUPERSEDED
-    found = await here.elicitations.holder(Elicitation, owner=old.owner, key=old.join)
+    found = await here.elicitations.holder(Elicitation, owner=old.owner, key=old.dedupe_key)
     assert found is not None
     assert (found.id, found.content) == (old.id, {"n": 1})
     # The newer elicitation is completed too, but the question keeps its first answer.
     assert await here.completing.complete(new.id, {"n": 2}) is Completion.LATE
-    found = await here.elicitations.holder(Elicitation, owner=old.owner, key=old.join)
+    found = await here.elicitations.holder(Elicitation, owner=old.owner, key=old.dedupe_key)
     assert found is not None
     assert found.id == old.id
 
@@ -410,7 +415,7 @@ async def test_custom_id_is_free_after_questions_of_its_former_owners_are_erased
 async def named_by(here: Service, name: str, *, server: str = "s", tool: str) -> Elicitation:
     """Store and return a question of Alice, asked by `tool` of `server` with the alias `name`."""
     fresh = question_in_store(here, join=f"{server} {tool}")
-    fresh = replace(fresh, asked=replace(fresh.asked, server=server, tool=tool))
+    fresh = replace(fresh, request=replace(fresh.request, server=server, tool=tool))
     await here.elicitations.write(fresh)
     await give_alias(here.elicitations, name, fresh)
     return fresh

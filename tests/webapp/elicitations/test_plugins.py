@@ -50,8 +50,8 @@ ASKED = Elicitation(
     id="e1",
     owner="ann",
     kind="form",
-    asked=Asked(server="s", tool="delete", client="c", message="Your address?", digest="d"),
-    join="j",
+    request=Asked(server="s", tool="delete", client="c", message="Your address?", digest="d"),
+    dedupe_key="j",
     created_at=NOON,
     expires_at=NOON + timedelta(minutes=5),
 )

@@ -112,4 +112,4 @@ async def test_owner_with_lost_key_gets_new_key_from_store(store, clock):
         async with process(store.sibling(), clock) as other:
             found = await other.elicitations.get(again.id)
             assert found is not None
-            assert found.asked == again.asked
+            assert found.request == again.request

@@ -45,7 +45,7 @@ async def types_of(service: Service) -> list[str]:
 async def test_event_of_decision_names_approver_and_no_asker(here: Service) -> None:
     fresh = question_in_store(here, kind="decision")
     terms = {"approver": "finance", "asker": "alice", "arguments": {"order": "o8"}}
-    await here.elicitations.write(replace(fresh, asked=replace(fresh.asked, terms=terms)))
+    await here.elicitations.write(replace(fresh, request=replace(fresh.request, terms=terms)))
     (event,) = await events_of(here)
     assert event.facts["approver"] == "finance"
     assert not {"alice", "o8"} & {str(fact) for fact in event.facts.values()}
@@ -147,7 +147,7 @@ async def test_account_events_report_connection_and_disconnection(
     fresh = Connection(
         id=here.elicitations.new_id(owner),
         owner=owner,
-        key="k",
+        lookup_key="k",
         server="s",
         provider="acme",
         person_id="4711",

@@ -21,11 +21,11 @@ def rates(clock: Clock, **changes: Any) -> Rates:
 
 def test_burst_is_allowed_and_then_single_call_per_interval(clock: Clock) -> None:
     some = rates(clock)
-    assert [some.allow("a") for _ in range(4)] == [0, 0, 0, 10]
+    assert [some.consume("a") for _ in range(4)] == [0, 0, 0, 10]
     clock.tick(seconds=9)
-    assert some.allow("a") == 1
+    assert some.consume("a") == 1
     clock.tick(seconds=1)
-    assert [some.allow("a") for _ in range(2)] == [0, 10]
+    assert [some.consume("a") for _ in range(2)] == [0, 10]
 
 
 def test_require_raises_too_often_with_seconds_to_wait(clock: Clock) -> None:
@@ -40,60 +40,60 @@ def test_require_raises_too_often_with_seconds_to_wait(clock: Clock) -> None:
 def test_refused_calls_do_not_extend_wait(clock: Clock) -> None:
     some = rates(clock)
     for _ in range(100):
-        some.allow("a")
+        some.consume("a")
     clock.tick(seconds=10)
-    assert some.allow("a") == 0
+    assert some.consume("a") == 0
 
 
 def test_bucket_refills_up_to_burst(clock: Clock) -> None:
     some = rates(clock)
     for _ in range(3):
-        some.allow("a")
+        some.consume("a")
     clock.tick(seconds=100_000)
-    assert [some.allow("a") for _ in range(4)] == [0, 0, 0, 10]
+    assert [some.consume("a") for _ in range(4)] == [0, 0, 0, 10]
 
 
 @pytest.mark.parametrize("hours", [-2, 2, 8, -20_000])
 def test_changed_clock_neither_blocks_nor_frees_limit(clock: Clock, hours: float) -> None:
     # finding: H2
     some = rates(clock)
-    assert [some.allow("a") for _ in range(3)] == [0, 0, 0]
+    assert [some.consume("a") for _ in range(3)] == [0, 0, 0]
     clock.set(hours=hours)
-    assert [some.allow("a") for _ in range(2)] == [10, 10]
+    assert [some.consume("a") for _ in range(2)] == [10, 10]
     clock.tick(seconds=10)
-    assert some.allow("a") == 0
+    assert some.consume("a") == 0
 
 
 def test_keys_have_separate_limits(clock: Clock) -> None:
     some = rates(clock, burst=1)
-    assert some.allow("a") == 0
-    assert some.allow("b") == 0
-    assert some.allow("a") > 0
+    assert some.consume("a") == 0
+    assert some.consume("b") == 0
+    assert some.consume("a") > 0
 
 
 def test_number_of_keys_is_limited_and_least_recently_used_is_dropped(clock: Clock) -> None:
     some = rates(clock, burst=1, keys_at_most=3)
     for key in "abc":
-        some.allow(key)
-    some.allow("a")  # refused, and counted as recently used
-    some.allow("d")
+        some.consume(key)
+    some.consume("a")  # refused, and counted as recently used
+    some.consume("d")
     assert len(some) == 3
-    assert some.allow("a") > 0
-    assert some.allow("b") == 0  # the limiter has forgotten this key
+    assert some.consume("a") > 0
+    assert some.consume("b") == 0  # the limiter has forgotten this key
 
 
 def test_flood_of_addresses_is_limited_to_ten_thousand_keys(clock: Clock) -> None:
     some = rates(clock)
     for number in range(10_500):
-        some.allow(str(number))
+        some.consume(str(number))
     assert len(some) == 10_000
 
 
 def test_clock_set_back_refuses_without_error(clock: Clock) -> None:
     some = rates(clock, burst=1)
-    some.allow("a")
+    some.consume("a")
     clock.tick(seconds=-5)
-    assert some.allow("a") == 15
+    assert some.consume("a") == 15
 
 
 @pytest.mark.parametrize("wrong", [{"burst": 0}, {"every": timedelta()}, {"keys_at_most": 0}])

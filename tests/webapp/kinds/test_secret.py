@@ -21,7 +21,7 @@ TYPED: Json = {"value": "a secret"}
 async def asked(service: Service, *, name: str | None = "door") -> Elicitation:
     question = question_in_store(service, kind="secret")
     terms = msgspec.to_builtins(SecretTerms(schema=schema_of(str).json, name=name))
-    question = replace(question, asked=replace(question.asked, terms=terms))
+    question = replace(question, request=replace(question.request, terms=terms))
     await service.elicitations.write(question)
     return question
 

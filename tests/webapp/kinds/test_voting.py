@@ -98,7 +98,7 @@ async def test_required_comment_reaches_the_tool() -> None:
         await press(frank, address, "approve", reason="Stock is there")
         asked = await here.asked()
         assert asked.status is Status.ACCEPTED
-        voting = voting_in(asked.asked.terms)
+        voting = voting_in(asked.request.terms)
         assert voting is not None
         assert voting.comments == ("Stock is there",)
 
@@ -228,7 +228,7 @@ async def test_two_approvals_at_the_same_moment_both_count() -> None:
             lambda: decide(second, "flora", accepts=True),
         )
         asked = await second.asked()
-        voting = voting_in(asked.asked.terms)
+        voting = voting_in(asked.request.terms)
         assert voting is not None
         assert [vote.label for vote in voting.approvals] == ["flora", "frank"]
         assert asked.status is Status.ACCEPTED
@@ -242,7 +242,7 @@ async def test_same_person_twice_at_the_same_moment_counts_once() -> None:
             lambda: decide(second, "frank", accepts=True),
         )
         asked = await second.asked()
-        voting = voting_in(asked.asked.terms)
+        voting = voting_in(asked.request.terms)
         assert voting is not None
         assert [vote.label for vote in voting.approvals] == ["frank"]
         assert asked.status is Status.PENDING
@@ -272,7 +272,7 @@ async def test_delegation_during_an_approval_of_the_same_person_counts_first() -
                 decide(first, "frank", accepts=True),
                 lambda: delegate(second, "frank", "flora"),
             )
-        voting = voting_in((await second.asked()).asked.terms)
+        voting = voting_in((await second.asked()).request.terms)
         assert voting is not None
         assert voting.approvals == ()
 
@@ -349,9 +349,9 @@ async def test_request_of_an_earlier_version_needs_one_approval() -> None:
         await caller.result("refund", order="o8")
 
         def as_before(asked: Any) -> Any:
-            terms = {name: each for name, each in asked.asked.terms.items() if name != "voting"}
+            terms = {name: each for name, each in asked.request.terms.items() if name != "voting"}
             terms["approver"] = "finance"
-            return replace(asked, asked=replace(asked.asked, terms=terms))
+            return replace(asked, request=replace(asked.request, terms=terms))
 
         elicitations = here.env.service.elicitations
         await elicitations.change((await here.asked()).id, as_before)
@@ -362,7 +362,7 @@ async def test_request_of_an_earlier_version_needs_one_approval() -> None:
 async def test_earlier_version_finds_no_approver_in_a_request_with_settings() -> None:
     async with approving(shop(), approvers=(TWO,)) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
-        terms = (await here.asked()).asked.terms
+        terms = (await here.asked()).request.terms
         assert isinstance(terms, dict)
         assert "approver" not in terms
 

@@ -107,7 +107,7 @@ async def test_changed_question_is_an_error_once_the_first_is_answered(library, 
         result: Any = await caller.send_call("counts")
         while not is_refused(result):
             asked = await env.elicitations()
-            numbers = {one.asked.message.rstrip("!") for one in asked} - {"Sign in"}
+            numbers = {one.request.message.rstrip("!") for one in asked} - {"Sign in"}
             assert len(numbers) <= 1, result
             for one in asked:
                 await env.service.completing.complete(one.id, {})

@@ -60,7 +60,7 @@ async def test_question_stores_titles_of_server_tool_and_client(server, revision
         async with named as caller:
             caller.begin("ask")
             await caller.link()
-            asked = (await _asked(env)).asked
+            asked = (await _asked(env)).request
             assert (asked.server, asked.server_title) == ("shop", "Acme Shop")
             assert (asked.client, asked.client_title) == ("Claude", "Claude Desktop")
             assert asked.described == DescribedTool(name="ask", title="Ask a question")
@@ -74,7 +74,7 @@ async def test_title_that_the_author_changes_later_is_stored_with_the_next_quest
         low_level_of(server).title = "Acme Market"
         caller.begin("ask")
         await caller.link()
-        assert (await _asked(env)).asked.server_title == "Acme Market"
+        assert (await _asked(env)).request.server_title == "Acme Market"
 
 
 # finding: XP3
@@ -83,7 +83,7 @@ async def test_gate_stores_what_the_author_says_about_its_tool(server, revision)
     async with caller_of(server, revision, declares=URL) as (env, caller):
         caller.begin("delete_repo", repo="acme/website", with_backups=True)
         await caller.link()
-        described = (await _asked(env)).asked.described
+        described = (await _asked(env)).request.described
         assert described is not None
         assert described.title == "Delete a repository"
         assert (described.description or "").startswith("Delete a repository for good")
@@ -145,7 +145,7 @@ async def test_question_of_a_tool_without_a_title_stores_no_title(server, revisi
     async with caller_of(server, revision, declares=URL) as (env, caller):
         caller.begin("plain", order="A-17")
         await caller.link()
-        described = (await _asked(env)).asked.described
+        described = (await _asked(env)).request.described
         assert described == DescribedTool(name="plain", arguments=(("order", "Order"),))
 
 
@@ -168,7 +168,7 @@ async def test_hostile_title_of_a_client_is_cut_and_has_no_invisible_characters(
     ):
         caller.begin("ask")
         await caller.link()
-        assert (await _asked(env)).asked.client_title == stored
+        assert (await _asked(env)).request.client_title == stored
 
 
 @pytest.mark.parametrize("path", ["form", "url", "secret", "confirm"])

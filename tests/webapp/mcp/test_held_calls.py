@@ -260,7 +260,7 @@ async def test_client_cancelling_its_call_is_not_counted_as_patient(library):
         await caller.cancel()
         await soon(call)
         await eventually(lambda: not len(env.service.running_tools))
-        me = Identified(owner=asked.owner, client=asked.asked.client or "")
+        me = Identified(owner=asked.owner, client=asked.request.client or "")
         assert not env.service.clients.patience.is_patient(me, name="c")
 
 

@@ -161,8 +161,8 @@ async def test_lone_surrogate_in_a_client_name_does_not_prevent_questions(server
             await client.connect(name)
             reply = await client.call("go")
             assert reply["result"]["resultType"] == "input_required", reply
-            (asked,) = [row for row in await env.elicitations() if row.join not in keys]
-            keys.add(asked.join)
+            (asked,) = [row for row in await env.elicitations() if row.dedupe_key not in keys]
+            keys.add(asked.dedupe_key)
             page = await (await env.person()).visit(env.link_of(asked))
             assert "odd" in page.text
             assert "\x1b" not in page.text

@@ -80,7 +80,7 @@ async def test_gathered_questions_each_get_their_own_answer(server, revision, as
             link = await caller.link()
             elicitation = await env.service.elicitations.get(env.id_of(link))
             assert elicitation is not None
-            await env.complete(link, {"is": elicitation.asked.message})
+            await env.complete(link, {"is": elicitation.request.message})
         assert text_of(await soon(call)) == "{'is': 'One'} {'is': 'Two'}"
 
 

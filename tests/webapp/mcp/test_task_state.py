@@ -20,8 +20,8 @@ ASKED = Elicitation(
     id="asked",
     owner="owner",
     kind="payment",
-    asked=Asked(server="shop", tool="buy", client="mcp", message="9 EUR", digest="digest"),
-    join="join",
+    request=Asked(server="shop", tool="buy", client="mcp", message="9 EUR", digest="digest"),
+    dedupe_key="join",
     created_at=NOON,
     expires_at=NOON + 10 * MINUTE,
 )

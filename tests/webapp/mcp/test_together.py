@@ -121,7 +121,7 @@ async def go_on(
 
 
 async def statuses(env: ServerEnv) -> dict[str, Status]:
-    return {row.asked.message: row.status for row in await env.elicitations()}
+    return {row.request.message: row.status for row in await env.elicitations()}
 
 
 @pytest.mark.every_way

@@ -461,7 +461,7 @@ async def test_bridge_version_is_not_part_of_the_clients_identity(server, revisi
             await shows.says("accept", {"response": "Ann"})
             assert text_of(await soon(again)) == "hello Ann"
         (asked,) = await it.env.elicitations()
-        assert asked.asked.client == "editor"
+        assert asked.request.client == "editor"
 
 
 @pytest.mark.parametrize("minutes", [-2, 2])

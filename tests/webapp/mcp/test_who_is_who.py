@@ -1,6 +1,6 @@
 """Identity checks on links: only the person who asked can open one, even if it is forwarded."""
 
-from flows.elicitation.states import Status, join
+from flows.elicitation.states import Status, register_waiter
 from tests.support.guarded_server import TOKEN, guarded_by
 from tests.support.issuer import come_back_as, issuing, leave_to_sign_in, sign_in
 from tests.support.mcp_server import MODERN, caller_of, server_env, soon
@@ -203,7 +203,9 @@ async def test_live_status_is_sent_on_change(revision):
             lines = live.aiter_lines()
             assert await anext(lines) == "data: pending"
             elicitations = here.env.service.elicitations
-            await elicitations.change(asked.id, lambda one: join(one, request_id="newer", run="r"))
+            await elicitations.change(
+                asked.id, lambda one: register_waiter(one, request_id="newer", run="r")
+            )
             assert "visit" in (await alice.visit(link)).text  # the live page got the change
             await here.env.complete(link)
             assert await anext(line async for line in lines if line) == "data: accepted"

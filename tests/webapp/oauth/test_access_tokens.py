@@ -550,7 +550,7 @@ async def test_disconnect_revokes_token_and_wipes_stored_token() -> None:
         assert ["key-1-of-octocat" in body for body in network.revoked] == [True]
         left = await the_one(service)
         assert (left.access_token, left.refresh_token, left.name) == ("", None, None)
-        assert (left.status, left.tools, left.holds_key) == ("disconnected", (), False)
+        assert (left.status, left.tools, left.is_active) == ("disconnected", (), False)
         assert await accounts.connections.all_of(stored.owner) == ()
         # A second disconnect returns the same value without a request to the provider.
         assert await accounts.keys.disconnect(stored.owner, stored.id) == ended
@@ -570,7 +570,7 @@ async def test_disconnected_account_retains_only_data_shown_on_page() -> None:
         reported = {name for name in left.__struct_fields__ if getattr(left, name)}
         # Only the lookup fields (the first four) and the fields that the page shows remain.
         assert reported == {
-            *("id", "owner", "key", "version"),
+            *("id", "owner", "lookup_key", "version"),
             *("label", "provider", "server", "connected_at", "ended_at", "was_revoked"),
         }
 

@@ -105,7 +105,7 @@ async def test_another_account_replaces_first() -> None:
         network.person = {"id": 480938, "login": "hubot", "name": "Hubot"}
         other = await connect(service, "repo", tool="export")
         assert other.label == "hubot"
-        holders = [each.label for each in await stored(service) if each.holds_key]
+        holders = [each.label for each in await stored(service) if each.is_active]
         assert holders == ["hubot"]
         # A permission for octocat does not cover hubot: the tool asks again.
         asked = Asking(service, "repo", tool="list", arguments="again")
@@ -124,8 +124,8 @@ async def test_first_account_can_be_connected_again() -> None:
         network.life_seconds = None
         await connect(service, "repo", tool="third")
         rows = {each.label: each for each in await stored(service)}
-        assert rows["octocat"].holds_key
-        assert not rows["hubot"].holds_key
+        assert rows["octocat"].is_active
+        assert not rows["hubot"].is_active
         assert rows["octocat"].tools == ("list", "third")
 
 
@@ -553,7 +553,7 @@ def test_repr_of_connection_hides_tokens() -> None:
     connection = Connection(
         id="i",
         owner="o",
-        key="k",
+        lookup_key="k",
         server="s",
         provider="github",
         person_id="1",

@@ -266,4 +266,4 @@ async def test_many_due_accounts_are_refreshed_once_each_by_two_processes() -> N
 
 
 def replace_row(row: Connection, **change: Any) -> Connection:
-    return msgspec.structs.replace(row, holds_key=False, version=0, keep_at=None, **change)
+    return msgspec.structs.replace(row, is_active=False, version=0, keep_at=None, **change)

@@ -239,9 +239,9 @@ def replace_connection(found: Any, *, key: str) -> Any:
     return struct_replace(
         found,
         id=found.owner + "acme",
-        key=key,
+        lookup_key=key,
         provider="acme",
-        token=None,
+        token_endpoint=None,
         version=0,
     )
 

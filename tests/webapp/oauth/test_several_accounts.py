@@ -82,7 +82,7 @@ async def test_account_is_found_by_name_although_another_is_active() -> None:
         await press_allow(service, await asked.elicitation())
         assert (await asked.account()).label == "octocat"
         # Naming an account does not change the account in use.
-        assert (await row(service, "hubber")).holds_key
+        assert (await row(service, "hubber")).is_active
 
 
 async def test_account_connected_by_name_does_not_replace_active_account() -> None:
@@ -92,7 +92,7 @@ async def test_account_connected_by_name_does_not_replace_active_account() -> No
         await connect(service, "repo", tool="export", account="hubber")
         await asks_nothing(service, "repo", label="octocat", tool="list", arguments=2)
         await asks_nothing(service, "repo", label="hubber", tool="export", account="hubber")
-        assert (await row(service, "hubber")).former is None
+        assert (await row(service, "hubber")).replaced_id is None
 
 
 async def test_account_chosen_on_start_page_becomes_active() -> None:
@@ -108,8 +108,8 @@ async def test_account_chosen_on_start_page_becomes_active() -> None:
         await service.kinds.accounts.share(elicitation, account=account)
         assert (await asked.account()).label == "octocat"
         await asks_nothing(service, "repo", label="octocat", tool="third", arguments="again")
-        assert (await row(service, "octocat")).holds_key
-        assert not (await row(service, "hubber")).holds_key
+        assert (await row(service, "octocat")).is_active
+        assert not (await row(service, "hubber")).is_active
 
 
 async def test_accounts_without_needed_scopes_are_not_offered() -> None:
@@ -177,9 +177,9 @@ async def test_different_person_than_before_is_shown_with_switch_back() -> None:
         done = await service.elicitations.get(elicitation.id)
         assert done is not None
         await service.kinds.accounts.share(done, account="somebody else's")
-        assert not (await row(service, "octocat")).holds_key
+        assert not (await row(service, "octocat")).is_active
         await press_switch(service, done, octocat)
-        assert (await row(service, "octocat")).holds_key
+        assert (await row(service, "octocat")).is_active
         view = await page(service, elicitation)
         assert isinstance(view, DoneAccount)
         assert (view.person.label, view.switch_back) == ("octocat", None)
@@ -237,7 +237,7 @@ async def test_page_of_another_question_does_not_show_former_account() -> None:
         done = await service.elicitations.get(elicitation.id)
         assert done is not None
         await press_switch(service, done, await row(service, "octocat"))
-        assert (await row(service, "hubber")).holds_key
+        assert (await row(service, "hubber")).is_active
 
 
 async def test_disconnected_account_is_not_shown_as_former() -> None:
@@ -262,7 +262,7 @@ async def test_owner_sees_all_of_their_own_accounts_and_no_others() -> None:
         accounts = service.kinds.accounts
         alice = (await row(service, "octocat")).owner
         listed = await accounts.connections.all_of(alice)
-        assert [(one.label, one.holds_key) for one in listed] == [
+        assert [(one.label, one.is_active) for one in listed] == [
             ("hubber", True),
             ("octocat", False),
         ]
@@ -278,7 +278,7 @@ async def test_list_of_accounts_can_exceed_page_of_store() -> None:
                 **{
                     **{name: getattr(one, name) for name in one.__struct_fields__},
                     "id": f"{one.owner}{n:03}",
-                    "holds_key": False,
+                    "is_active": False,
                     "version": 0,
                 }
             )
@@ -309,14 +309,14 @@ async def test_switching_activates_account_and_is_idempotent() -> None:
         accounts, octocat = service.kinds.accounts, await row(service, "octocat")
         switched = await accounts.connections.switch(octocat.owner, octocat.id)
         assert switched is not None
-        assert switched.holds_key
+        assert switched.is_active
         assert await accounts.connections.switch(octocat.owner, octocat.id) == switched
-        assert not (await row(service, "hubber")).holds_key
+        assert not (await row(service, "hubber")).is_active
         assert await accounts.connections.switch(octocat.owner, "nobody's") is None
         assert await accounts.connections.switch("nobody", octocat.id) is None
         both = [(await row(service, label)).id for label in ("octocat", "hubber")]
         await asyncio.gather(*(accounts.connections.switch(octocat.owner, id) for id in both * 5))
-        assert [one.holds_key for one in await stored(service)].count(True) == 1
+        assert [one.is_active for one in await stored(service)].count(True) == 1
 
 
 async def unfetched(service: Service, **about: object) -> None:
@@ -337,7 +337,7 @@ async def test_acceptance_of_another_question_does_not_change_stored_answer() ->
         clock.tick(seconds=1)
         network.person = HUBBER
         await connect(service, "repo", tool="export")
-        assert (await row(service, "hubber")).holds_key
+        assert (await row(service, "hubber")).is_active
         await asks_nothing(service, "repo", label="octocat", tool="list")
 
 
@@ -423,7 +423,7 @@ async def test_another_account_can_be_activated_after_disconnect() -> None:
         assert [choice.person.label for choice in view.choices] == ["octocat"]
         await press_allow(service, await asked.elicitation())
         assert (await asked.account()).label == "octocat"
-        assert (await row(service, "octocat")).holds_key
+        assert (await row(service, "octocat")).is_active
 
 
 async def test_last_use_is_recorded_per_tool_once_per_minute() -> None:

@@ -201,7 +201,7 @@ async def rows_of(notices: list[dict[str, Any]], *, folder: Path) -> list[Paymen
         await payment_env.sweep()
         rows = await payment_env.service.kinds.payments.ledger.all()
     # Ids, owners, versions and event ids differ in each run, so leave them out.
-    same = {"id": "", "owner": "", "elicitation_id": "", "join": "", "version": 0}
+    same = {"id": "", "owner": "", "elicitation_id": "", "dedupe_key": "", "version": 0}
     unheard = [{id: replace(claim, heard=()) for id, claim in row.claims.items()} for row in rows]
     return [replace(row, claims=claims, **same) for row, claims in zip(rows, unheard, strict=True)]
 

@@ -257,7 +257,7 @@ async def test_missing_paypal_order_does_not_block_other_orders_of_the_question(
         )
         lapsed = replace(attempt, number=0, kept=stored)
         await payment_env.service.elicitations.change(
-            asked.id, lambda current: replace(current, former=(lapsed,))
+            asked.id, lambda current: replace(current, earlier_attempts=(lapsed,))
         )
         provider.approve("O1")
         assert (await payment_env.post(approved(asked, "O1"))).status_code == 200

@@ -440,7 +440,12 @@ def test_unreadable_record_does_not_hide_the_other_payments(
     home = {"HOME": str(tmp_path)}
     owner = "o" * 20
     rows = [
-        paid(id=f"{owner}{number:024}", owner=owner, join=f"j{number}", elicitation_id=f"{owner}e")
+        paid(
+            id=f"{owner}{number:024}",
+            owner=owner,
+            dedupe_key=f"j{number}",
+            elicitation_id=f"{owner}e",
+        )
         for number in range(3)
     ]
 

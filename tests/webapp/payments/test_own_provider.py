@@ -53,7 +53,7 @@ async def test_tool_receives_a_receipt_and_refunds_the_payment(
         await asyncio.sleep(0)
     asked = await payment_env.service.elicitations.get(rows[0].id)
     assert asked is not None
-    assert asked.asked.origins == ("https://pay-test.acme.example",)
+    assert asked.request.origins == ("https://pay-test.acme.example",)
     await payment_env.go_on(asked)
     await send(payment_env, acme.pay())
     receipt = await selling_it

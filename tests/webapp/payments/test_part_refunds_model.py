@@ -138,7 +138,7 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
         owner = elicitations.owners.tag(issuer="tests", subject="ann")
         status = ReceiptStatus.SPENT if is_spent else ReceiptStatus.OPEN
         self.id = f"{owner}{'p' * 24}"
-        row = payment(status, id=self.id, owner=owner, join=self.id, paid_at=self.clock())
+        row = payment(status, id=self.id, owner=owner, dedupe_key=self.id, paid_at=self.clock())
         self.do(elicitations.write(row))
 
     def teardown(self) -> None:

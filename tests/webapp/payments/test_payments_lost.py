@@ -205,7 +205,11 @@ def test_last_poll_of_an_unresolved_payment_is_at_its_deadline() -> None:
     last = ask_again(once, now + timedelta(minutes=10))
     assert last.due_at == until
     over = ask_again(last, until)
-    assert (over.status, over.due_at, over.is_open) == (UnresolvedStatus.UNANSWERED, None, True)
+    assert (over.status, over.due_at, over.needs_review) == (
+        UnresolvedStatus.UNANSWERED,
+        None,
+        True,
+    )
 
 
 # The provider sends no event.

@@ -56,7 +56,7 @@ async def test_every_id_of_a_purchase_leads_to_its_timeline(shop: Shop) -> None:
         for word in ("Continue pressed (1)", "accepted", f"paid {payment.price}"):
             assert word in happened, happened
         assert any(word.startswith("webhook ") for word in happened)
-        assert question.asked.message not in str(shown)
+        assert question.request.message not in str(shown)
     shop.clock.tick(days=20)
     assert (await show(shop.service, link)).question == tail_of(question)
 

@@ -91,7 +91,7 @@ async def ask_the_same(
     payment_env: PaymentEnv, asked: Elicitation, *, what: str | None = None, **others: Any
 ) -> None:
     """Ask for the same payment again. `others` replaces the owner, server or tool."""
-    by = AskedBy(owner=asked.owner, server=asked.asked.server, tool=asked.asked.tool)
+    by = AskedBy(owner=asked.owner, server=asked.request.server, tool=asked.request.tool)
     terms, link = (
         terms_of(asked),
         payment_env.service.links.for_author(
@@ -100,7 +100,7 @@ async def ask_the_same(
     )
     request = PaymentRequest(price=terms.price, what=what or terms.what, seller=terms.seller)
     payments = payment_env.service.kinds.payments
-    await payments.asked(request, asked.asked, link=link, by=with_others(by, **others))
+    await payments.asked(request, asked.request, link=link, by=with_others(by, **others))
 
 
 @pytest.mark.parametrize("state", ["pending", "otherwise"])

@@ -58,7 +58,9 @@ async def test_audit_of_question_records_four_changes_with_proof_and_digest(
 
 async def test_lease_is_not_recorded_in_audit(here: Service) -> None:
     question = await asked(here)
-    await here.elicitations.change(question.id, lambda e: states.join(e, request_id="2", run="r"))
+    await here.elicitations.change(
+        question.id, lambda e: states.register_waiter(e, request_id="2", run="r")
+    )
     assert len(await audit_entries_of(here, question.owner)) == 1
 
 
@@ -182,7 +184,7 @@ async def test_block_of_long_texts_stays_below_size_limit_of_store(here: Service
     words = "\N{PILE OF POO}" * 300
     fresh = [question_in_store(here, join=str(number)) for number in range(100)]
     long = [
-        replace(each, asked=replace(each.asked, server=words, tool=words, client=words))
+        replace(each, request=replace(each.request, server=words, tool=words, client=words))
         for each in fresh
     ]
     await asyncio.gather(*map(here.elicitations.write, long))

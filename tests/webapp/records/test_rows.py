@@ -96,7 +96,9 @@ async def test_changed_row_is_refused_by_every_reader(here: Service, store: Memo
     with pytest.raises(Unreadable):
         await here.elicitations.get(elicitation.id)
     with pytest.raises(Unreadable):
-        await here.elicitations.holder(Elicitation, owner=elicitation.owner, key=elicitation.join)
+        await here.elicitations.holder(
+            Elicitation, owner=elicitation.owner, key=elicitation.dedupe_key
+        )
     with pytest.raises(Unreadable):
         await here.completing.complete(elicitation.id, {})
 

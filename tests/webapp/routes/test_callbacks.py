@@ -601,7 +601,7 @@ async def test_page_contains_no_state_and_record_no_code() -> None:
             assert parameter(callback, name) not in page.text
         row = await here.row(link)
         assert parameter(callback, "code") not in str(row.attempt)
-        assert row.asked.origins == (here.sandbox.url,)
+        assert row.request.origins == (here.sandbox.url,)
         assert row.stored_until - row.expires_at == timedelta(minutes=10)
 
 

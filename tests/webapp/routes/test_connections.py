@@ -91,7 +91,7 @@ async def test_connections_page_contains_no_token_or_owner_and_is_not_cached() -
             account.access_token,
             account.refresh_token,
             account.owner,
-            account.key,
+            account.lookup_key,
             account.picture,
         ):
             assert str(hidden) not in answer.text
@@ -212,7 +212,7 @@ async def test_long_list_of_accounts_is_paged_filtered_and_collapsed(number: int
                 id=f"{mine.owner}-more-{one:03}",
                 label=f"o{one:03}",
                 lapsed_at=mine.connected_at if one == number - 1 else None,
-                holds_key=False,
+                is_active=False,
                 version=0,
             )
             await here.service.elicitations.write(more)
@@ -404,7 +404,7 @@ async def test_next_call_uses_account_switched_to() -> None:
         await here.connect("repo", tool="list")
         hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
         person = await here.person()
-        assert not hubot.holds_key
+        assert not hubot.is_active
         words = main_text(await look(person, here))
         assert words.count("In use") == 1
         assert words.index("In use") < words.index("Octo Cat") < words.index("Hubot")
@@ -444,7 +444,7 @@ async def test_provider_requested_by_name_is_shown_by_label() -> None:
     # finding: A10
     async with hub_env(lambda hub: hub) as here:
         link = await here.ask("repo", provider="hub", reason="to count stars").link()
-        assert (await here.row(link)).asked.message == "Connect Hub: to count stars"
+        assert (await here.row(link)).request.message == "Connect Hub: to count stars"
 
 
 async def test_lapsed_account_is_reconnected_from_page() -> None:
@@ -464,7 +464,7 @@ async def test_lapsed_account_is_reconnected_from_page() -> None:
         assert "You asked Claude" not in words
         await ends(person, await approved(here, person, start))
         account = await the_one(here)
-        assert (account.status, account.tools, account.holds_key) == ("connected", ("list",), True)
+        assert (account.status, account.tools, account.is_active) == ("connected", ("list",), True)
         again = here.ask("repo", provider="hub", tool="list", arguments="again")
         assert (await again.account()).label == "octocat"
         assert not again.has_asked
@@ -487,7 +487,7 @@ async def test_working_account_can_be_reconnected_with_new_token() -> None:
         await ends(person, await approved(here, person, start))
         after = await the_one(here)
         assert after.access_token != before.access_token
-        assert (after.tools, after.holds_key) == (("list",), True)
+        assert (after.tools, after.is_active) == (("list",), True)
 
 
 async def test_inactive_account_stays_inactive_after_reconnect() -> None:
@@ -499,7 +499,7 @@ async def test_inactive_account_stays_inactive_after_reconnect() -> None:
         await ends(person, await approved(here, person, start, person="hubot"))
         account = {one.label: one for one in await here.connections()}
         assert account["hubot"].access_token != hubot.access_token
-        assert (account["hubot"].holds_key, account["octocat"].holds_key) == (False, True)
+        assert (account["hubot"].is_active, account["octocat"].is_active) == (False, True)
 
 
 async def test_reconnecting_with_another_account_changes_nothing() -> None:

@@ -39,8 +39,8 @@ async def thirty_of_each(env: ServerEnv) -> None:
     for number in range(30):
         of_owner = {"id": rows.new_id(owner, now=now), "owner": owner, "version": 0}
         await rows.write(
-            replace(paid, **of_owner, join=f"payment {number}", answers=None),
-            replace(account, **of_owner, key=f"account {number}"),
+            replace(paid, **of_owner, dedupe_key=f"payment {number}", answers=None),
+            replace(account, **of_owner, lookup_key=f"account {number}"),
         )
 
 
@@ -88,8 +88,8 @@ async def test_activity_has_all_questions_in_order_on_its_pages() -> None:
         service, owner = env.service, env.service.identity.local_owner
         for number in (2, 0, 1, *range(3, 25)):
             one = question(service, owner, number=number * 60 * 24)
-            request = replace(one.asked, message=f"Table {number:02}?")
-            await service.elicitations.rows.write(replace(one, asked=request))
+            request = replace(one.request, message=f"Table {number:02}?")
+            await service.elicitations.rows.write(replace(one, request=request))
         person = await env.person()
         pages = [(await person.visit(f"{env.url}/activity?page={page}")).text for page in (1, 2)]
         places = [pages[0].index(f"Table {number:02}?") for number in range(SHOWN)]

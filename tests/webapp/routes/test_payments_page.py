@@ -132,7 +132,7 @@ async def test_payment_of_other_person_is_hidden(shop: Shop) -> None:
         (mine,) = await shop.payments()
         owner = shop.service.elicitations.owners.tag(issuer="https://i.example", subject="bob")
         bobs = replace(
-            mine, owner=owner, id=f"{owner}-of-bobs", join="b", what="Bob's report", version=0
+            mine, owner=owner, id=f"{owner}-of-bobs", dedupe_key="b", what="Bob's report", version=0
         )
         await shop.service.elicitations.write(bobs)
         page = await page_of(shop, buy.person)
@@ -219,7 +219,7 @@ async def test_long_list_of_payments_is_paged_and_filtered(shop: Shop, number: i
             replace(
                 mine,
                 id=f"{mine.owner}-more-{one}",
-                join=f"j{one}",
+                dedupe_key=f"j{one}",
                 paid_at=mine.paid_at - timedelta(hours=one),
                 version=0,
             )

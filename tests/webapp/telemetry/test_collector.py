@@ -129,7 +129,7 @@ async def test_receipts_and_unresolved_payments_are_counted_with_age_of_oldest()
             id=ids.payment(one.id, provider="stripe", session="s"),
             owner=one.owner,
             session="s",
-            join="j",
+            dedupe_key="j",
             payment_intent=None,
         )
         loose = UnresolvedPayment(
@@ -145,7 +145,7 @@ async def test_receipts_and_unresolved_payments_are_counted_with_age_of_oldest()
             session="s",
             found_at=clock(),
             until=clock() + timedelta(days=3),
-            look_at=clock() + timedelta(minutes=10),
+            next_check_at=clock() + timedelta(minutes=10),
         )
         await write(receipt)
         await write(loose)
@@ -160,7 +160,9 @@ async def test_receipts_and_unresolved_payments_are_counted_with_age_of_oldest()
         assert found is not None
         assert left is not None
         await write(replace(found, status=ReceiptStatus.SPENT))
-        await write(replace(left, status=UnresolvedStatus.OVER, look_at=None, ended_at=clock()))
+        await write(
+            replace(left, status=UnresolvedStatus.OVER, next_check_at=None, ended_at=clock())
+        )
         assert await counted(collector, clock, "elicit_receipts_unspent") == 0
         assert await counted(collector, clock, "elicit_payments_unresolved", status="waiting") == 0
         assert await counted(collector, clock, "elicit_payments_unresolved_oldest_seconds") == 0

@@ -134,7 +134,7 @@ class Hold(OnStream):
     async def _acted(self, call: Call, current: Elicitation, answer: ClientAnswer) -> Elicitation:
         if answer.action == "decline":
             return await call.elicitations.end(current, Status.DECLINED)
-        if answer.action == "accept" and not current.asked.waits:
+        if answer.action == "accept" and not current.request.waits:
             return await agreed(call, current)
         return current
 
@@ -176,7 +176,7 @@ class Hold(OnStream):
 
     async def _report(self, step: float, current: Elicitation) -> None:
         await self.context.session.report_progress(
-            step, None, f"Waiting for the person: {current.asked.message}"
+            step, None, f"Waiting for the person: {current.request.message}"
         )
 
 
@@ -244,5 +244,5 @@ def _required(parts: Sequence[Prompt]) -> UrlElicitationRequiredError:
 def _link_to(shown: PresentedQuestion) -> ElicitRequestURLParams:
     elicitation = shown.elicitation
     return ElicitRequestURLParams(
-        message=elicitation.asked.message, url=shown.url, elicitation_id=elicitation.id
+        message=elicitation.request.message, url=shown.url, elicitation_id=elicitation.id
     )

@@ -71,7 +71,7 @@ class InTask(Presenter):
 
     def request(self, service: HasKinds, asked: Elicitation, *, url: str) -> dict[str, Any]:
         """Return the client's request for this question, in the format of `inputRequests`."""
-        params: dict[str, Any] = {"mode": "url", "message": asked.asked.message, "url": url}
+        params: dict[str, Any] = {"mode": "url", "message": asked.request.message, "url": url}
         if self.mode_of(asked) == FORM:
             schema = schema_of(service, asked)
             params = {
@@ -108,7 +108,7 @@ class InTask(Presenter):
             return True
         if action == "decline":
             await call.elicitations.end(asked, Status.DECLINED)
-        elif not asked.asked.waits:
+        elif not asked.request.waits:
             await agreed(call, asked)
         return True
 

@@ -127,7 +127,7 @@ class Retry:
         if action == "cancel":
             self._dismissed.add(shown.name)
             return None
-        if action == "accept" and not current.asked.waits:
+        if action == "accept" and not current.request.waits:
             return await agreed(call, current)
         return await self._held(call, shown, waiter, is_unread=is_unread)
 
@@ -359,7 +359,7 @@ class Retry:
         if not part.is_unanswered:
             asked, is_link = shown.elicitation, out.mode == BY_LINK
             requests[_key(shown.name)] = (
-                _asks_for(mode="url", message=asked.asked.message, url=shown.url)
+                _asks_for(mode="url", message=asked.request.message, url=shown.url)
                 if is_link
                 else _asks_for(
                     mode="form",

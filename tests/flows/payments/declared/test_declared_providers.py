@@ -102,7 +102,9 @@ def test_lost_reply_is_repeated_with_same_bytes_and_key(case: Case) -> None:
     before = case.prepared()
     assert before.attempt is not None
     _, first = run(case.gateway.begin(before, TRIP), reply(case.opened, 201))
-    later = replace(before, former=(before.attempt,), attempt=replace(before.attempt, number=2))
+    later = replace(
+        before, earlier_attempts=(before.attempt,), attempt=replace(before.attempt, number=2)
+    )
     stored, again = run(case.gateway.repeat(later, before.attempt), reply(case.opened, 201))
     assert stored.session == case.session
     assert [(one.content, one.headers) for one in again] == [
