@@ -68,7 +68,7 @@ class HookFacts:
     client: str | None
     client_id: str | None
     owner: str
-    is_for_user: bool  # for one of the application's own users, not asked by a tool
+    is_for_user: bool  # True if the application asks one of its own users, without a tool
     message: str = field(repr=False)
     arguments: Json = field(default=None, repr=False)
 
@@ -219,7 +219,7 @@ class PluginHook(Generic[ValueT]):
     def is_for(self, value: ValueT) -> bool:
         return self.when is None or bool(self.when(value))
 
-    def handed_on(self, value: ValueT, given: object) -> ValueT:
+    def checked_result(self, value: ValueT, given: object) -> ValueT:
         """Return the value for the next hook, from this hook's return value. Raises HookMisused."""
         if given is None:
             if self.moment == "replace":
@@ -293,7 +293,7 @@ def before(
     stage: Literal["verify", "settle"], *, when: Callable[[GivenAnswer], bool] | None = None
 ) -> Callable[[_Given], _Given]: ...
 def before(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable[[Any], Any]:
-    """Mark a method that runs before a stage. It may refuse, or change `HookStage.leaves_open`.
+    """Mark a method that runs before a stage. It may refuse, or change fields in `leaves_open`.
 
     Args:
         stage: The name of the stage.
@@ -367,7 +367,7 @@ def around(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable
 def replace(
     stage: Literal["describe"], *, when: Callable[[ProposedQuestion], bool] | None = None
 ) -> Callable[[_Replaces], _Replaces]:
-    """Mark a method that returns the text for the person in place of the tool's author.
+    """Mark a method that sets the text for the person, instead of the text of the tool's author.
 
     Args:
         stage: `describe`.
@@ -413,12 +413,12 @@ def _must_be_possible(moment: Moment, stage: object) -> None:
         why = (
             "is a guard"
             if row.is_guard
-            else "writes"
+            else "stores its result"
             if row.writes
             else "is the person's own decision"
         )
         raise BadPlugin(
-            f"@{moment}({stage!r}): {stage} {why}, so it cannot have a {moment} hook; write "
+            f"@{moment}({stage!r}): {stage} {why}, so it has no {moment} hooks. Use "
             f"{' or '.join(row.moments)}."
         )
 
@@ -445,8 +445,8 @@ def hooks_of(plugin: object) -> tuple[PluginHook[Any], ...]:
 def _found(plugin: object) -> Iterator[PluginHook[Any]]:
     names = [name for kind in reversed(type(plugin).__mro__) for name in vars(kind)]
     for name in dict.fromkeys(names):
-        standing = inspect.getattr_static(plugin, name)
-        marks = cast("tuple[HookMark, ...]", getattr(standing, _MARK, ()))
+        attribute = inspect.getattr_static(plugin, name)
+        marks = cast("tuple[HookMark, ...]", getattr(attribute, _MARK, ()))
         for mark in marks:
             yield PluginHook(
                 moment=mark.moment,
@@ -496,4 +496,4 @@ def _is_reduced(asked: Field, typed: Json, reduced: Json) -> bool:
 
 def _is_shortened(typed: str, reduced: str) -> bool:
     rest = iter(typed)
-    return len(reduced) <= len(typed) and all(sign in rest for sign in reduced.replace("*", ""))
+    return len(reduced) <= len(typed) and all(one in rest for one in reduced.replace("*", ""))

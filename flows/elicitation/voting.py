@@ -1,9 +1,9 @@
 """Voting: the approvals that a question needs from its approvers, and the approvals it has.
 
 A question copies the settings of its approvers when it is asked, so later changes of the settings
-do not apply to it. The votes are stored in the question's terms. A process of an earlier version
-preserves these terms, but finds no name of an approver in them. It therefore cannot decide a
-question whose settings it does not know.
+do not apply to it. The votes are stored in the question's terms, under a key that earlier versions
+of this project do not read. A process of such a version keeps the terms, but finds no approver in
+them. It therefore lets nobody decide a question whose settings it does not know.
 
 Risks: one person counts as two. A person is compared by owner tag, and all approvals of a question
 have to come from people who are identified by the same method and the same issuer. Each change is
@@ -73,7 +73,7 @@ class Voting(Struct, frozen=True, kw_only=True):
         return f"Needs {self.needs} approvals, {len(self.approvals)} given."
 
     @property
-    def word(self) -> str | None:
+    def audit_text(self) -> str | None:
         """The state of an open question as text for the audit. None before the first vote."""
         if not self.votes:
             return None
@@ -153,7 +153,7 @@ def with_vote(asked: AskedT, vote: Vote) -> AskedT:
 
 
 def may_have_approved(voting: Voting, *, known_by: str, issuer: str | None) -> bool:
-    """Return True if an earlier approval may be from this person, identified by another method."""
+    """Return True if this person may have approved before, by another sign-in method or issuer."""
     return any(
         one.known_by != known_by or (one.issuer != issuer and None not in (one.issuer, issuer))
         for one in voting.approvals

@@ -71,9 +71,9 @@ class Visit:
             raise InvalidQuestion(
                 f"The address leads to {origin}, which is not among origins={self.origins!r}."
             )
-        # The origin as checked, the rest escaped for use in a header.
-        tail = re.match(r"[^/]+//[^/?#]*", url)
-        return origin + quote(url[tail.end() if tail else 0 :], safe=string.printable)
+        # Keep the origin that was checked, and escape the rest for the Location header.
+        head = re.match(r"[^/]+//[^/?#]*", url)
+        return origin + quote(url[head.end() if head else 0 :], safe=string.printable)
 
 
 @verb
@@ -146,8 +146,8 @@ def _must_build_addresses(build: object) -> None:
     must_run_when_called(cast("Callable[..., object]", build), "The function of url=")
     if inspect.iscoroutinefunction(build):
         raise InvalidQuestion(
-            "The function of url= must not be async: do what it awaits before the question, in "
-            "`once`, and let it return the address."
+            "The function of url= must not be async. Move the awaited work into `once`, before "
+            "the question, and let the function only return the address."
         )
     try:
         inspect.signature(cast("Callable[..., object]", build)).bind(None)

@@ -158,7 +158,7 @@ class OauthFlow:
     def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
         terms, client = self._client(elicitation, tenant=context.tenant)
         provider = client.provider
-        scopes = provider.asks(terms.asked(switches=_switches(context, terms)))
+        scopes = provider.scopes_to_request(terms.asked(switches=_switches(context, terms)))
         has_nonce = "openid" in scopes and provider.discovers and provider.nonce
         stored = StoredAttempt(
             verifier=secrets.token_urlsafe(VERIFIER_BYTES) if provider.pkce else "",
@@ -328,7 +328,7 @@ def callback_names(provider: Provider) -> list[str]:
 def must_reach(provider: Provider, details: Mapping[str, str]) -> None:
     """Check that the account's details lead to a declared API. Raises Failed."""
     try:
-        provider.reach(details)
+        provider.api_and_hosts(details)
     except InvalidQuestion as error:
         raise Failed(f"{provider.label} did not name a usable API: {error}") from None
 
@@ -401,7 +401,7 @@ def exchange(
     values = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri}
     if verifier:
         values["code_verifier"] = verifier
-    values |= {**client.provider.targets, **dict(client.provider.token_extra)}
+    values |= {**client.provider.resource_parameter, **dict(client.provider.token_extra)}
     return (
         yield from ask_token(client, endpoint, values, client_auth=client_auth, now=now, key=key)
     )

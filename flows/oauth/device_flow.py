@@ -81,8 +81,8 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
         raise Failed(
             f"{provider.label} does not support connecting without a browser on this machine."
         )
-    asked = provider.asks(scopes)
-    values = {"client_id": client.client_id, **provider.targets}
+    asked = provider.scopes_to_request(scopes)
+    values = {"client_id": client.client_id, **provider.resource_parameter}
     if asked:
         values["scope"] = provider.scope_separator.join(asked)
     request = post(client, endpoint=endpoint, values=values, client_auth=client_auth, now=now)
@@ -136,7 +136,7 @@ def poll(
         "grant_type": GRANT_TYPE,
         "device_code": code.device_code,
         "client_id": client.client_id,
-        **provider.targets,
+        **provider.resource_parameter,
     }
     try:
         reply = yield from ask_token(
@@ -154,7 +154,7 @@ def poll(
     refusal = refusal_in(reply, provider)
     if refusal is not None:
         asked_for = _seconds(members_of(reply, provider).get("interval"))
-        return _not_yet(refusal, code, provider, asked_for=asked_for)
+        return _after_refusal(refusal, code, provider, asked_for=asked_for)
     granted = tokens_in(reply, provider, now=now, is_bound=code.dpop_key is not None)
     on_tokens(granted.tokens)
     person, details = yield from _person(client, code, granted, now=now)
@@ -172,7 +172,7 @@ def poll(
     )
 
 
-def _not_yet(
+def _after_refusal(
     refusal: Refusal, code: DeviceCode, provider: Provider, *, asked_for: timedelta | None
 ) -> Pending:
     if refusal.error == "authorization_pending":
@@ -217,8 +217,8 @@ def _person(
 
 
 def _text(value: Any, at_most: int) -> str | None:
-    is_one = isinstance(value, str) and 0 < len(value) <= at_most
-    return value if is_one and value.isascii() and value.isprintable() else None
+    is_valid = isinstance(value, str) and 0 < len(value) <= at_most
+    return value if is_valid and value.isascii() and value.isprintable() else None
 
 
 def _seconds(value: Any) -> timedelta | None:

@@ -140,11 +140,11 @@ class Provider(Declaration):
         return Carrier(header=key.header, scheme=scheme, query=key.query)
 
     @property
-    def site(self) -> str | None:
+    def manage_page(self) -> str | None:
         """The page of the provider where people change or remove what they granted."""
         return self.manage or (None if self.key is None else self.key.page)
 
-    def reach(self, details: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    def api_and_hosts(self, details: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
         """Return the API's address and the hosts that its access token is sent to.
 
         Raises:
@@ -154,7 +154,7 @@ class Provider(Declaration):
         hosts = tuple(filled(one, details, hosts=self.hosts) for one in self.api_hosts)
         return api, hosts or (origin_of(api),)
 
-    def asks(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
+    def scopes_to_request(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
         """Return the scopes to request if a tool needs `scopes`. Empty if the provider has none."""
         return tuple(dict.fromkeys((*self.always, *scopes))) if self.has_scopes else ()
 
@@ -175,7 +175,7 @@ class Provider(Declaration):
     def keys_from(
         self, keys: Sequence[Mapping[str, Any]], *, issuer: str
     ) -> list[Mapping[str, Any]]:
-        """Return the keys that may sign tokens with this name of the issuer.
+        """Return the keys that may sign tokens whose claim `iss` is `issuer`.
 
         If an issuer has several tenants, a key's member `issuer` can name the tenant of the key.
         """
@@ -190,7 +190,7 @@ class Provider(Declaration):
         ]
 
     @property
-    def targets(self) -> Mapping[str, str]:
+    def resource_parameter(self) -> Mapping[str, str]:
         """The parameter `resource`, which names the API to request tokens for (RFC 8707)."""
         return {} if self.resource is None else {"resource": self.resource}
 

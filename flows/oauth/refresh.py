@@ -101,7 +101,7 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
             f"{provider.label} sent no refresh token, so this connection cannot be renewed."
         )
     values = {"grant_type": "refresh_token", "refresh_token": connection.refresh_token}
-    values |= {**provider.targets, **dict(provider.refresh_extra)}
+    values |= {**provider.resource_parameter, **dict(provider.refresh_extra)}
     reply, key = yield from _token_reply(client, connection, values, now=now)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
@@ -155,7 +155,7 @@ def _own_token(client: Client, connection: Connection, *, now: datetime) -> Talk
     values = {"grant_type": "client_credentials"}
     if requested:
         values[provider.scope_parameter] = provider.scope_separator.join(requested)
-    values |= {**provider.targets, **dict(provider.token_extra)}
+    values |= {**provider.resource_parameter, **dict(provider.token_extra)}
     reply, key = yield from _token_reply(client, connection, values, now=now)
     refusal = refusal_in(reply, provider)
     if refusal is not None:

@@ -364,7 +364,7 @@ def _redirect_answer(
     client, redirect = registration.client, registration.redirect_uri
     provider = client.provider
     more = SCOPES if registration.claim is not None else ()
-    scopes = provider.asks(more)
+    scopes = provider.scopes_to_request(more)
     if "openid" not in scopes:
         return None
     parameters = authorize_parameters(

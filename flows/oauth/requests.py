@@ -199,7 +199,7 @@ def authorize_parameters(
         more["nonce"] = nonce
     if scopes:
         more[provider.scope_parameter] = provider.scope_separator.join(scopes)
-    return {**parameters, **provider.targets, **more}
+    return {**parameters, **provider.resource_parameter, **more}
 
 
 def _with(parameters: Mapping[str, str], more: tuple[tuple[str, str], ...]) -> dict[str, str]:

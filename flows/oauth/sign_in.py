@@ -117,7 +117,7 @@ class SignIn:
         parameters = authorize_parameters(
             self.client,
             redirect_uri=self.redirect_uri,
-            scopes=self.client.provider.asks((*SCOPES, *self.scopes)),
+            scopes=self.client.provider.scopes_to_request((*SCOPES, *self.scopes)),
             state=leaving.state,
             verifier=leaving.verifier,
             nonce=leaving.nonce,

@@ -83,7 +83,7 @@ def exchanged(
     provider = client.provider
     how = provider.exchange
     assert how is not None
-    asks = provider.asks(scopes)
+    asks = provider.scopes_to_request(scopes)
     more = {} if not asks else {provider.scope_parameter: provider.scope_separator.join(asks)}
     assertion = ""
     if how.kind == "id_jag":

@@ -101,21 +101,21 @@ def made_up_code(registration: RegisteredClient) -> Trial:
     return Trial(
         registration=registration,
         grant="authorization_code",
-        values={**values, **provider.targets, **dict(provider.token_extra)},
+        values={**values, **provider.resource_parameter, **dict(provider.token_extra)},
     )
 
 
 def own_token(registration: RegisteredClient) -> Trial:
     """Return the request for a token of this server's own account, with the declared scopes."""
     provider = registration.client.provider
-    scopes, values = provider.asks(()), {"grant_type": "client_credentials"}
+    scopes, values = provider.scopes_to_request(()), {"grant_type": "client_credentials"}
     if scopes:
         values[provider.scope_parameter] = provider.scope_separator.join(scopes)
     target = "resource" if provider.resource is not None else "token_extra"
     return Trial(
         registration=registration,
         grant="client_credentials",
-        values={**values, **provider.targets, **dict(provider.token_extra)},
+        values={**values, **provider.resource_parameter, **dict(provider.token_extra)},
         scopes=scopes,
         scope_setting=registration.setting("always"),
         target_setting=registration.setting(target),
@@ -132,7 +132,7 @@ def exchange_of(registration: RegisteredClient) -> tuple[Trial, ...]:
     how = provider.exchange
     assert how is not None
     subject = _made_up_subject(how.issuer)
-    scopes = provider.asks(())
+    scopes = provider.scopes_to_request(())
     more = {} if not scopes else {provider.scope_parameter: provider.scope_separator.join(scopes)}
     target = "resource" if how.audience is None and how.resource is not None else "audience"
     last = Trial(

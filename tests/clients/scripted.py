@@ -210,7 +210,7 @@ class Connection:
 
     async def _newer(self, params: Json) -> CallResult:
         more: Json = {}
-        resumed: list[Json] = []  # the answers to each round, for a client that replays
+        earlier_answers: list[Json] = []  # of each round, for a client that replays
         answered = 0
         for _ in range(1 + self.client.rounds_at_most):
             id = self._next_id()
@@ -231,15 +231,15 @@ class Connection:
                 if any(self._does(each).fails for each in asked.values()):
                     text = "The client cannot show what the server asks for."
                     return CallResult(text=text, code="refused", is_error=True, is_from_client=True)
-                if answered < len(resumed):
-                    more["inputResponses"] = {key: resumed[answered][key] for key in asked}
+                if answered < len(earlier_answers):
+                    more["inputResponses"] = {key: earlier_answers[answered][key] for key in asked}
                     answered += 1
                     continue
                 acts = {key: self._act(each) for key, each in asked.items()}
                 answers = await self._within_limit(asyncio.gather(*acts.values()))
                 more["inputResponses"] = dict(zip(acts, answers, strict=True))
                 if self.client.replays:
-                    resumed.append(more["inputResponses"])
+                    earlier_answers.append(more["inputResponses"])
                     more, answered = {}, 0
             elif self.client.replays:
                 raise AssertionError("LangChain's adapter fails on a round without a question")
@@ -299,17 +299,17 @@ class Connection:
         left = self.client.gives_up_after_seconds
         try:
             while not task.done():
-                stands = bool(self._drawn) and (self.client.pauses or self.revision == NEWER)
+                is_paused = bool(self._drawn) and (self.client.pauses or self.revision == NEWER)
                 began = clock()
                 self._changed.clear()
                 changed = asyncio.ensure_future(self._changed.wait())
-                timeout = None if stands else left
+                timeout = None if is_paused else left
                 first = asyncio.FIRST_COMPLETED
                 done, _ = await asyncio.wait({task, changed}, timeout=timeout, return_when=first)
                 changed.cancel()
                 if not done:
                     raise GaveUp
-                if left is not None and not stands:
+                if left is not None and not is_paused:
                     left = max(0.0, left - (clock() - began))
             return task.result()
         finally:

@@ -47,7 +47,7 @@ def test_hook_table_in_documentation_matches_code() -> None:
     ],
 )
 def test_guard_cannot_be_replaced_and_write_cannot_be_wrapped(moment: str, stage: str) -> None:
-    with pytest.raises(BadPlugin, match="write before or"):
+    with pytest.raises(BadPlugin, match="Use before or"):
         getattr(hooks, moment)(stage)
 
 

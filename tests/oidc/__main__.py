@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.oidc.env import OpenIdProvider, install
-from tests.oidc.settings import CLIENTS, KEYS, Setting, account_works, people_are_known
+from tests.oidc.settings import CLIENTS, KEYS, Setting, check_account, check_sign_in
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "sign-in.md"
 BEGIN: Final = "<!-- made by python -m tests.oidc -->\n"
@@ -19,8 +19,8 @@ END: Final = "<!-- to here -->\n"
 
 async def result_of(provider: OpenIdProvider, setting: Setting) -> str:
     try:
-        await account_works(provider, setting)
-        await people_are_known(provider, setting)
+        await check_account(provider, setting)
+        await check_sign_in(provider, setting)
     except Exception as error:  # noqa: BLE001 - a cell of the table
         return f"fails: {type(error).__name__}"
     return "works"

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tests.oidc.env import ASSISTANT, PEOPLE, Guest, OpenIdProvider
-from tests.oidc.settings import Setting, account_works, people_are_known
+from tests.oidc.settings import Setting, check_account, check_sign_in
 from tests.support.serving import free_port
 
 TABLES: Final = Path("/usr/share/dbconfig-common/data/glewlwyd/install/sqlite3")
@@ -251,7 +251,7 @@ async def tried() -> int:
     failed = 0
     with Glewlwyd() as provider:
         for name, setting in SETTINGS.items():
-            for works in (account_works, people_are_known):
+            for works in (check_account, check_sign_in):
                 try:
                     await works(provider, setting)
                     result = "works"

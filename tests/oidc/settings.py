@@ -1,4 +1,4 @@
-"""The settings of oidc-provider that the tests use: each client with each kind of keys.
+"""The configurations of oidc-provider in the tests: each client with each kind of signing key.
 
 `python -m tests.oidc` tries all of them, and writes the table into docs/how-to/sign-in.md. A test
 tries the diagonal of the table: each client and each kind of keys at least once.
@@ -32,12 +32,13 @@ _PRIVATE: Final = {
 class Setting:
     """A configuration of the provider, our registration there, and our settings for it.
 
-    `declared` has changes of the provider's declaration, and `variables` has the matching
-    environment variables for sign-in. `person` is the expected id and label of the account. The
-    id is None if the provider generates it. `scope` is what the person's assistant requests.
+    `provider` configures the provider, `client` our registration there. `declared` has changes of
+    the provider's declaration, and `variables` has the matching environment variables for sign-in.
+    `person` is the expected id and label of the account. The id is None if the provider generates
+    it. `scope` is what the person's assistant requests.
     """
 
-    there: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    provider: Mapping[str, Any] = field(default_factory=dict[str, Any])
     client: Mapping[str, Any] = field(default_factory=dict[str, Any])
     resource: Mapping[str, Any] = field(default_factory=dict[str, Any])
     declared: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -50,12 +51,12 @@ class Setting:
     revokes: bool = True
 
     def with_keys(self, keys: "Setting") -> "Setting":
-        there, client = {**self.there, **keys.there}, {**self.client, **keys.client}
-        return replace(self, there=there, client=client)
+        provider, client = {**self.provider, **keys.provider}, {**self.client, **keys.client}
+        return replace(self, provider=provider, client=client)
 
 
 _DPOP: Final = Setting(
-    there={"dpop": True},
+    provider={"dpop": True},
     client={"dpop_bound_access_tokens": True},
     declared={"dpop": True},
     variables={"ELICIT_ISSUER_DPOP": "1"},
@@ -63,13 +64,13 @@ _DPOP: Final = Setting(
 CLIENTS: Final[Mapping[str, Setting]] = {
     "client_secret_basic": Setting(),
     "client_secret_post, PAR offered": Setting(
-        there={"par": "offered"},
+        provider={"par": "offered"},
         client={"token_endpoint_auth_method": "client_secret_post"},
         declared={"client_auth": "post"},
         variables={"ELICIT_ISSUER_CLIENT_AUTH": "post"},
     ),
     "private_key_jwt, PAR required": Setting(
-        there={"par": "required"},
+        provider={"par": "required"},
         client=_PRIVATE,
         declared={"client_auth": "private_key_jwt"},
         variables={"ELICIT_ISSUER_CLIENT_AUTH": "private_key_jwt"},
@@ -93,12 +94,12 @@ CLIENTS: Final[Mapping[str, Setting]] = {
         secret="",
     ),
     "DPoP with nonces": _DPOP,
-    "DPoP, PAR required": replace(_DPOP, there={"dpop": True, "par": "required"}),
+    "DPoP, PAR required": replace(_DPOP, provider={"dpop": True, "par": "required"}),
 }
 KEYS: Final[Mapping[str, Setting]] = {
     **{
         alg: Setting(
-            there={"keys": [{"kid": alg, "alg": alg}]},
+            provider={"keys": [{"kid": alg, "alg": alg}]},
             client={"id_token_signed_response_alg": alg},
         )
         for alg in ("ES256", "RS256", "PS256", "EdDSA")
@@ -120,7 +121,7 @@ MOCK_SERVER: Final = Setting(
 NODE_OAUTH2_SERVER: Final = Setting(lasts=timedelta(minutes=59, seconds=30), revokes=False)
 
 
-async def account_works(acme: OpenIdProvider, setting: Setting) -> None:
+async def check_account(acme: OpenIdProvider, setting: Setting) -> None:
     """Connect an account, call the API, refresh the account, and disconnect it."""
     clock = real_time()
     declared = acme.declared("acme", **setting.declared)
@@ -142,7 +143,7 @@ async def account_works(acme: OpenIdProvider, setting: Setting) -> None:
         new_browser() as browser,
     ):
         client = our_settings(here, "/callback/acme", **setting.client)
-        acme.configure(clients=[client], **setting.there)
+        acme.configure(clients=[client], **setting.provider)
         asked, person = here.ask("offline_access", "email", provider=declared), await here.person()
         leaves = await person.go_on(await asked.link())
         callback = await acme.guest("alice", browser=browser).walk(leaves)
@@ -164,15 +165,15 @@ async def account_works(acme: OpenIdProvider, setting: Setting) -> None:
         assert "is disconnected" in page.heading
 
 
-async def people_are_known(acme: OpenIdProvider, setting: Setting) -> None:
+async def check_sign_in(acme: OpenIdProvider, setting: Setting) -> None:
     """Call `/mcp` as alice, and let alice sign in to see the question."""
     more = dict(setting.variables)
     if setting.secret is not None:
         more["ELICIT_ISSUER_CLIENT_SECRET"] = setting.secret
-    there, client = dict(setting.there), dict(setting.client)
-    if there.get("par") == "required":  # only for our client: assistants do not push requests
-        there["par"], client["require_pushed_authorization_requests"] = "offered", True
-    who = known_at(acme, more, client=client, resource=setting.resource, **there)
+    provider, client = dict(setting.provider), dict(setting.client)
+    if provider.get("par") == "required":  # only for our client: assistants do not push requests
+        provider["par"], client["require_pushed_authorization_requests"] = "offered", True
+    who = known_at(acme, more, client=client, resource=setting.resource, **provider)
     async with server_env(served(), who=who) as env, new_browser() as browser:
         alice = acme.guest("alice", browser=browser)
         headers = await bearer(env, alice, scope=setting.scope)

@@ -17,8 +17,8 @@ from tests.oidc.settings import (
     MOCK_SERVER,
     NODE_OAUTH2_SERVER,
     Setting,
-    account_works,
-    people_are_known,
+    check_account,
+    check_sign_in,
 )
 from tests.support.mcp_server import new_browser
 from webapp.http.client import Outbound
@@ -32,21 +32,21 @@ async def test_account_connects_and_person_signs_in_with_each_setting(
     acme: OpenIdProvider, client: Setting, keys: Setting
 ) -> None:
     setting = client.with_keys(keys)
-    await account_works(acme, setting)
-    await people_are_known(acme, setting)
+    await check_account(acme, setting)
+    await check_sign_in(acme, setting)
 
 
 async def test_account_connects_and_person_signs_in_at_oauth2_mock_server(node: str) -> None:
     with OpenIdProvider(node, program="mock_server.mjs") as server:
-        await account_works(server, MOCK_SERVER)
-        await people_are_known(server, MOCK_SERVER)
+        await check_account(server, MOCK_SERVER)
+        await check_sign_in(server, MOCK_SERVER)
 
 
 async def test_node_oauth2_server_connects_account_and_doctor_explains_why_sign_in_fails(
     node: str,
 ) -> None:
     with OauthServer(node, program="node_oauth2_server.mjs") as server:
-        await account_works(server, NODE_OAUTH2_SERVER)
+        await check_account(server, NODE_OAUTH2_SERVER)
         issuer = Client(
             provider=openid("signin", server.issuer), client_id="id", client_secret="secret"
         )
@@ -69,7 +69,7 @@ async def test_doctor_tells_right_registration_from_wrong_ones(
     clock, redirect = real_time(), "http://127.0.0.1:1/callback/acme"
     our = acme.client("acme", **client.declared)
     secret = our.client_secret if client.secret is None else client.secret
-    acme.configure(clients=[registration(redirect, **client.client)], **client.there)
+    acme.configure(clients=[registration(redirect, **client.client)], **client.provider)
     if fault == "secret" and secret.startswith("{"):
         secret = json.dumps(ECKey.generate_key("P-256", {"kid": "ours"}).as_dict(private=True))
     elif fault == "secret" and secret:

@@ -1,11 +1,11 @@
 """Runs: a program's unit of work with several questions, and steps that are done once.
 
-Risks: a program dies after its work and before its last `taken` request, and the server asks some
-of the answered questions again. So a run ends in one write, which also uses up the answers. An
-answer that the program has not seen stays for the next run with this name. Two processes could do
-the same work. So a process first claims the work for the run, and the result is stored as long as
-the run. Paid work is claimed for the payment instead of the run. If the run ends with an error,
-the next run with this name can use the payment.
+Risks: a program dies after its work, when only some of its answers are marked as used, and the
+server asks the answered questions again. So a run ends in one write, which also uses up the
+answers. An answer that the program has not seen stays for the next run with this name. Two
+processes could do the same work. So a process first claims the work for the run, and the result is
+stored as long as the run. Paid work is claimed for the payment instead of the run. If the run ends
+with an error, the next run with this name can use the payment.
 """
 
 import json
@@ -56,7 +56,7 @@ from webapp.service import Service
 
 QUESTIONS_AT_MOST: Final = 1000
 _ASKERS = requires(KeyScope.ASK)
-_OPENED_AGAIN_BEFORE = timedelta(days=1)  # smaller extensions are not stored
+_LEAST_EXTENSION = timedelta(days=1)  # an extension of a run by less is not stored
 _Text = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
 _Id = Annotated[str, Meta(min_length=1, max_length=128)]
 
@@ -66,8 +66,8 @@ class RunEnd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     A payment for which `once` did work counts as used, even if the request does not name its
     question. After an error (`is_error`), paid questions stay for the next run with this name. With
-    `again`, you can start a new run with this name immediately. Otherwise the name is free two
-    minutes after a run that used a payment or `once`.
+    `again`, you can start a new run with this name immediately. Without `again`, you have to wait
+    for two minutes if the run used a payment or `once`.
     """
 
     user: UserName | None = None
@@ -86,8 +86,8 @@ class RunEnded(Struct, frozen=True, kw_only=True):
 class OnceStep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A step that is done once per run. `by` identifies your process and must be unique.
 
-    With `payment`, a payment that the run has claimed, the step is done once for that payment, even
-    if another run claims the payment later.
+    `payment` is the id of a payment that the run has claimed. With it, the step is done once for
+    that payment, even if another run claims the payment later.
     """
 
     user: UserName | None = None
@@ -108,7 +108,7 @@ class OnceClaim(OnceStep, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class OnceDone(OnceStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The outcome of a step: a `result`, a `fault` why no result can be stored, or `failed`."""
+    """The outcome of a step: a `result`, the `fault` that prevents storing it, or `failed`."""
 
     result: Any = None
     fault: str | None = None
@@ -148,7 +148,7 @@ async def end_run(
         async with _at_work(service, requester, user=data.user, run=data.run) as call:
             run = await call.current_run()
             for asked in run.asked:
-                await _end_with(service, call, run, asked.elicitation_id, data=data)
+                await _use_named_answer(service, call, run, asked.elicitation_id, data=data)
             call.used.has_known = True  # end the run even if the program got no answer
             if data.again:
                 call.used.note_use(again=True)
@@ -167,7 +167,7 @@ async def spend_payment(
     """Spend the payment before the run ends. The server then no longer refunds it automatically."""
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
         run = await call.current_run()
-        await _hold(service, call, run, payment=data.payment)
+        await _claim_payments(service, call, run, payment=data.payment)
         await service.kinds.payments.spend(
             run.owner, data.payment, run=run.id, request_id=call.request_id
         )
@@ -180,11 +180,11 @@ async def claim_once(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> OnceState:
-    """Claim a step before doing it. The same claim, sent again within 30 seconds, stays yours."""
+    """Claim a step before doing it. To keep the claim, send it again within 30 seconds."""
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
         await call.current_run()
         await call.run.change(lambda run: _extended(service, run, again=data.again))
-        await _hold(service, call, call.run.value, payment=data.payment)
+        await _claim_payments(service, call, call.run.value, payment=data.payment)
         place = await _place(requester.program, call, data)
         row = await claim(service.elicitations, place, by=data.by)
     until = row.claimed_until
@@ -213,7 +213,7 @@ async def keep_once(
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
         await call.current_run()
         with suppress(QuestionBusy, PaymentGone):  # store the result of finished work in any case
-            await _hold(service, call, call.run.value, payment=data.payment)
+            await _claim_payments(service, call, call.run.value, payment=data.payment)
         place = await _place(requester.program, call, data)
         idempotency_key = place.idempotency_key(elicitations)
         if data.failed:
@@ -273,7 +273,9 @@ async def _use(service: Service, call: Call, run: Run, current: Elicitation) -> 
         raise QuestionBusy
 
 
-async def _end_with(service: Service, call: Call, run: Run, id: str, *, data: RunEnd) -> None:
+async def _use_named_answer(
+    service: Service, call: Call, run: Run, id: str, *, data: RunEnd
+) -> None:
     """Let the run use the answer of the question `id`, if the request names the question.
 
     The run also uses a payment for which `once` did work, unless the run ends with an error.
@@ -283,7 +285,7 @@ async def _end_with(service: Service, call: Call, run: Run, id: str, *, data: Ru
     current = await service.elicitations.get(id)
     if current is None or not current.status.is_final:
         return
-    if id not in data.questions and not await _is_worked_for(service, current):
+    if id not in data.questions and not await _has_unspent_work(service, current):
         return
     try:
         await _use(service, call, run, current)
@@ -292,8 +294,8 @@ async def _end_with(service: Service, call: Call, run: Run, id: str, *, data: Ru
             raise
 
 
-async def _hold(service: Service, call: Call, run: Run, *, payment: str | None) -> None:
-    """Claim the run's payments. The claims last as long as a tool call's, and are not renewed.
+async def _claim_payments(service: Service, call: Call, run: Run, *, payment: str | None) -> None:
+    """Claim the run's payments, for as long as a tool call claims its payments, without renewal.
 
     Raises:
         NoSuchQuestion: `payment` is not a payment of this run.
@@ -318,7 +320,7 @@ async def _hold(service: Service, call: Call, run: Run, *, payment: str | None) 
         raise NoSuchQuestion
 
 
-async def _is_worked_for(service: Service, current: Elicitation) -> bool:
+async def _has_unspent_work(service: Service, current: Elicitation) -> bool:
     """Return True if `once` did work for the payment, and no run has spent it."""
     if traits_of(current.kind).gives != "receipt":
         return False
@@ -333,9 +335,9 @@ async def _has_refunded(service: Service, run: Run, current: Elicitation) -> boo
 
 
 def _extended(service: Service, run: Run, *, again: bool) -> Run:
-    """Extend the run's lifetime to the lifetime of the results of `once` that it stores."""
+    """Keep the run open for as long as the results of its `once` steps are stored."""
     until = service.clock() + RECEIPT_RETENTION
-    if run.open_until < until - _OPENED_AGAIN_BEFORE:
+    if run.open_until < until - _LEAST_EXTENSION:
         run = runs.keep_open(run, until=until)
     return runs.note_use(run, again=again)
 

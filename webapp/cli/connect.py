@@ -198,7 +198,7 @@ def _instructions(service: Service, asked: Elicitation, client: Client) -> str:
     """Return the request: who asks, for which account, with which scopes, and why."""
     terms, provider = service.kinds.accounts.terms(asked), client.provider
     account = f"the account {plain(terms.account)}" if terms.account else "your account"
-    scopes = provider.asks(terms.asked())
+    scopes = provider.scopes_to_request(terms.asked())
     lines = [f"{_who(asked)} asks for {account} at {plain(provider.label)}{_client_name(asked)}."]
     if not asked.request.tool:
         lines = [f"You asked under Your accounts to connect {account} again."]

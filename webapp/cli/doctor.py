@@ -168,7 +168,7 @@ async def _stored_state(
     """Check the last backup's age, payments that need an operator, and clients that misbehaved."""
     found = [_backup(await last_backup(store), clock())] if store.address is not None else []
     async with open_service(settings, store=store, clock=clock, outbound=outbound) as service:
-        unresolved = len(await service.kinds.payments.unresolved.open())
+        unresolved = len(await service.kinds.payments.unresolved.list_to_check())
         if unresolved:
             says = f"{unresolved} to check at the provider"
             fix = (

@@ -128,12 +128,12 @@ async def end_payment(service: Service, id: str) -> list[str]:
     """Stop listing a payment as open, because an operator has checked it. Raises CommandRefused."""
     unresolved, ledger = service.kinds.payments.unresolved, service.kinds.payments.ledger
     paid = [one for one in await _payments(service) if one.may_be_delivered or one.owed]
-    open_rows: list[UnresolvedPayment | Payment] = [*await unresolved.open(), *paid]
+    open_rows: list[UnresolvedPayment | Payment] = [*await unresolved.list_to_check(), *paid]
     there = {tail_of(one): one for one in open_rows}
     await _must_be_open(service, id, there)
     found = find_by_prefix(id, there, what="payment to check", shown_by="payments list --open")
     if isinstance(found, UnresolvedPayment):
-        await unresolved.done(found)
+        await unresolved.close_checked(found)
         return [f"{found.session} at {found.seller} is no longer listed."]
     if found.owed:
         now = service.clock()
@@ -205,7 +205,7 @@ async def _all(service: Service) -> dict[str, PaymentRow]:
     """Return the rows by their ids: payments to check, pending payments, then paid ones."""
     paid, ledger = await _payments(service), service.kinds.payments.ledger
     rows = [
-        *map(of_unresolved, await service.kinds.payments.unresolved.open()),
+        *map(of_unresolved, await service.kinds.payments.unresolved.list_to_check()),
         *map(of_pending, await _pending(service)),
         *[of_payment(one, is_claimed=await ledger.is_in_hand(one)) for one in paid],
     ]

@@ -390,7 +390,7 @@ def _handed_on(
     hook: PluginHook[ValueT], value: ValueT, given: object, check: _Checks[ValueT] | None
 ) -> ValueT:
     """Return the value that a hook passes on. Raises HookMisused, or the error of `check`."""
-    handed = hook.handed_on(value, given)
+    handed = hook.checked_result(value, given)
     if handed is value:
         return value
     handed = deepcopy(handed)

@@ -399,7 +399,7 @@ class AccessTokens:
             revoked=connection.was_revoked,
             label=connection.label,
             provider=connection.provider if provider is None else provider.label,
-            manage=None if provider is None else provider.site,
+            manage=None if provider is None else provider.manage_page,
         )
 
 

@@ -179,7 +179,7 @@ class Accounts(QuestionKind):
 
     async def _own(self, request: AccountRequest, client: Client, by: AskedBy) -> Json:
         """Return the content of this server's own account, which every tool may use."""
-        scopes = client.provider.asks(tuple(dict.fromkeys(request.scopes)))
+        scopes = client.provider.scopes_to_request(tuple(dict.fromkeys(request.scopes)))
         at = client.for_tenant(_tenant(request, client))
         found = await self.connections.own(at, scopes, server=by.server)
         working = await self.keys.working(found)

@@ -104,7 +104,7 @@ class Connections:
         client = self.client(connection)
         try:
             if client is not None:
-                return client.provider.reach(connection.details)
+                return client.provider.api_and_hosts(connection.details)
         except InvalidQuestion as error:
             raise Failed(f"The account of {connection.label} cannot be used: {error}") from None
         raise Failed(
@@ -292,7 +292,7 @@ class Connections:
         """
         if not connection.is_usable(now=self._elicitations.clock()):
             return False
-        asks = client.provider.asks(tuple(scopes))
+        asks = client.provider.scopes_to_request(tuple(scopes))
         missing = client.provider.missing(asks, granted=connection.scopes)
         return set(missing) <= (set() if asks_again else {*connection.withheld})
 

@@ -220,7 +220,7 @@ class Importing:
         if unknown := line.details.keys() - provider.keep.keys():
             names = counted(len(unknown), "name")
             raise LineRefused(f"details: keep of the provider lacks {names}.")
-        provider.reach(line.details)  # raises if they lead to another host
+        provider.api_and_hosts(line.details)  # raises if they lead to another host
         account_id = line.account_id or ""
         key = self.connections.key(client, server=server)
         whose = (account_id, *(() if provider.tenant is None else (provider.tenant,)))

@@ -344,7 +344,7 @@ class PageBuilder:
         terms, client = accounts.terms(self._elicitation), accounts.client_for(self._elicitation)
         left_out: tuple[str, ...] = ()
         if client is not None:
-            asks = client.provider.asks(terms.scopes)
+            asks = client.provider.scopes_to_request(terms.scopes)
             left_out = tuple(client.provider.missing(asks, granted=connected.scopes))
         return DoneAccount(
             server=self._server,
@@ -402,7 +402,7 @@ class PageBuilder:
 
     def _asks(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
         client = self._service.kinds.accounts.client_for(self._elicitation)
-        return scopes if client is None else client.provider.asks(scopes)
+        return scopes if client is None else client.provider.scopes_to_request(scopes)
 
     def _scopes(self, scopes: Sequence[str]) -> tuple[Scope, ...]:
         client = self._service.kinds.accounts.client_for(self._elicitation)
@@ -429,7 +429,7 @@ class PageBuilder:
         if self._page != "account":
             return None
         client = self._service.kinds.accounts.client_for(self._elicitation)
-        return None if client is None else client.provider.site
+        return None if client is None else client.provider.manage_page
 
     @property
     def _is_sandbox(self) -> bool:

@@ -38,9 +38,11 @@ from webapp.records.owners import SERVICE
 from webapp.records.values import KINDS, StoredCertificate
 from webapp.stores import Conflict
 
-FETCHES_OF_ONE = 5  # for one sender; the provider needs only one fetch per new certificate
-BETWEEN_FETCHES_OF_ONE = timedelta(minutes=1)
-FETCHES_AT_ONCE = 60  # for all senders, and for each address of a certificate that was valid
+FETCHES_OF_SENDER = 5  # the provider needs only one fetch per new certificate
+BETWEEN_FETCHES_OF_SENDER = timedelta(minutes=1)
+# The limit for the new certificates of one scheme, from all senders together. The address of each
+# stored certificate has the same limit, counted separately.
+FETCHES_OF_ALL = 60
 BETWEEN_FETCHES = timedelta(seconds=10)
 CACHED_AT_MOST = 8  # in memory
 CERTIFICATE_RETENTION = timedelta(days=400)  # in the store: longer than certificates are valid
@@ -108,8 +110,10 @@ class Certificates:
         self._cache = cache
         self._certificates: OrderedDict[str, bytes] = OrderedDict()
         self._sandbox_roots: dict[str, Store] = {}
-        self._limit_of_one = Rates(burst=FETCHES_OF_ONE, every=BETWEEN_FETCHES_OF_ONE, clock=clock)
-        self._limit_of_all = Rates(burst=FETCHES_AT_ONCE, every=BETWEEN_FETCHES, clock=clock)
+        self._limit_of_sender = Rates(
+            burst=FETCHES_OF_SENDER, every=BETWEEN_FETCHES_OF_SENDER, clock=clock
+        )
+        self._limit_of_all = Rates(burst=FETCHES_OF_ALL, every=BETWEEN_FETCHES, clock=clock)
 
     async def verify(
         self, gateway: Certifies, *, body: bytes, headers: Sequence[tuple[str, str]], sender: str
@@ -146,7 +150,7 @@ class Certificates:
                 if error.reason != "bad_certificate":
                     raise
                 # The stored certificate may have expired and been replaced: fetch the new one.
-        self._limit_of_one.require(sender)
+        self._limit_of_sender.require(sender)
         self._limit_of_all.require(scheme.name if known is None else url)
         certificate = await self._fetched(url)
         try:

@@ -370,13 +370,13 @@ class Checkouts:
         for session in sessions_of(elicitation):
             try:
                 if not await self._end(elicitation, session):
-                    await self._unresolved.wait(elicitation, session)
+                    await self._unresolved.poll_later(elicitation, session)
             except Failed as error:
                 if not is_past:
                     failure = failure or error  # close the other sessions all the same
                 elif self._flow.can_be_polled(elicitation):
                     # The session has expired but may have been paid: poll it for its final status.
-                    await self._unresolved.wait(elicitation, session)
+                    await self._unresolved.poll_later(elicitation, session)
         if failure is not None:
             raise failure
         await self._elicitations.change(elicitation.id, attempts.close)

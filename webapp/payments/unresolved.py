@@ -47,7 +47,7 @@ class UnresolvedPayments:
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
 
-    async def wait(self, elicitation: Elicitation, session: str) -> None:
+    async def poll_later(self, elicitation: Elicitation, session: str) -> None:
         """Store a session to poll later: its question has ended, but it may still be paid."""
         now = self._elicitations.clock()
         fresh = self._fresh(elicitation, session)
@@ -71,10 +71,10 @@ class UnresolvedPayments:
         """List a session that was paid differently than requested, unless it was refunded."""
         now = self._elicitations.clock()
         fresh = self._fresh(elicitation, session.id)
-        is_gone = 0 < (session.amount or 0) <= session.total_returned
+        is_refunded = 0 < (session.amount or 0) <= session.total_returned
 
         def updated(current: UnresolvedPayment | None) -> UnresolvedPayment | None:
-            if is_gone:
+            if is_refunded:
                 return None if current is None else transitions.end(current, now)
             return transitions.paid_otherwise(
                 current or fresh,
@@ -84,7 +84,7 @@ class UnresolvedPayments:
             )
 
         await self._change(fresh, updated)
-        if not is_gone:
+        if not is_refunded:
             with suppress(KeyError):  # erased in the meantime
                 await self._elicitations.change(elicitation.id, _paid_differently)
 
@@ -141,7 +141,7 @@ class UnresolvedPayments:
             lambda current: None if current is None else transitions.end(current, now),
         )
 
-    async def done(self, payment: UnresolvedPayment) -> None:
+    async def close_checked(self, payment: UnresolvedPayment) -> None:
         """End the row, because the operator has checked the payment."""
         now = self._elicitations.clock()
         await self._change(
@@ -149,7 +149,7 @@ class UnresolvedPayments:
             lambda current: current and transitions.end(current, now, status=UnresolvedStatus.DONE),
         )
 
-    async def open(self) -> list[UnresolvedPayment]:
+    async def list_to_check(self) -> list[UnresolvedPayment]:
         """Return the payments that the operator must check, the latest first."""
         found: list[UnresolvedPayment] = []
         for status in (UnresolvedStatus.UNANSWERED, UnresolvedStatus.OTHERWISE):
@@ -159,7 +159,7 @@ class UnresolvedPayments:
     async def blocking(
         self, owner: str, terms: CheckoutTerms, *, server: str, tool: str
     ) -> list[UnresolvedPayment]:
-        """Return the sessions for the same purchase that may be paid or were paid differently."""
+        """Return the sessions of this purchase that can still be paid or were paid differently."""
         found: list[UnresolvedPayment] = []
         for status in (UnresolvedStatus.WAITING, UnresolvedStatus.OTHERWISE):
             found += await self._elicitations.all(

@@ -162,7 +162,7 @@ class Verification:
         if mismatch.what not in _OTHERWISE or session.id not in sessions_of(elicitation):
             return
         if session.state is SessionStatus.PENDING and elicitation.status.is_final:
-            await self._unresolved.wait(elicitation, session.id)
+            await self._unresolved.poll_later(elicitation, session.id)
         if session.state is SessionStatus.PAID:
             await self._unresolved.paid_otherwise(elicitation, session)
 
@@ -261,7 +261,7 @@ class Verification:
                 return True
             change = Change.GIVE_UP  # another write has ended the question
         if change is Change.POLL and session.is_now:
-            await self._unresolved.wait(elicitation, session.id)
+            await self._unresolved.poll_later(elicitation, session.id)
         elif change in (Change.EXPECT, Change.NEW_PAGE, Change.GIVE_UP):
             await self._elicitations.change(
                 elicitation.id, lambda e: changed_question(e, change, session=session.id)

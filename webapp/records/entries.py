@@ -144,7 +144,7 @@ def word_of(kind: str, value: object) -> str | None:
         if value.is_late and value.status is Status.ACCEPTED:
             return "accepted late"
         if not value.status.is_final and (voting := voting_of(value)) is not None:
-            return voting.word or _ASKED
+            return voting.audit_text or _ASKED
         return _WORDS.get(value.status, value.status.value)
     if isinstance(value, Payment):
         return payment_word(value)

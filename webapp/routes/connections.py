@@ -108,7 +108,7 @@ async def look_before_disconnect(
             provider=_label(found, page.service),
             account=found.label,
             revoked=found.was_revoked,
-            manage=None if provider is None else provider.site,
+            manage=None if provider is None else provider.manage_page,
         )
     else:
         view = SecondLook(
@@ -290,7 +290,7 @@ def _connected(
         is_another_in_use=any(one.is_active for one in alike if one is not connection),
         switch_action=f"{action}/switch" if can_switch else None,
         reconnect_action=None if standing == "unused" or client is None else f"{action}/reconnect",
-        manage=None if provider is None else provider.site,
+        manage=None if provider is None else provider.manage_page,
         is_sandbox=client is not None and is_at_sandbox(client.client_id),
         team=accounts.label_of_team(connection.team),
         members=tuple(

@@ -45,7 +45,7 @@ from flows.webhooks.signatures import Scheme
 
 OPENING = "open its payment page"
 REASON_AT_MOST = 190  # Square, in examples/payments, allows 192 characters
-ASKING = "report the status of the payment"
+FETCHING = "report the status of the payment"
 
 
 class DeclaredGateway:
@@ -98,14 +98,16 @@ class DeclaredGateway:
         terms_for(elicitation, self.seller)
         if self._declared.fetch is None:
             raise Failed(f"{self.seller.label} reports payments only by webhook.")
-        reply = yield self._request(self._declared.fetch, self._known(elicitation, session))
-        data = answer_in(reply, self.seller, doing=ASKING)
+        reply = yield self._request(
+            self._declared.fetch, self._session_values(elicitation, session)
+        )
+        data = answer_in(reply, self.seller, doing=FETCHING)
         try:
             found = session_in(data, self._declared.fetched, self.seller)
         except Malformed:
-            raise unreadable(self.seller, doing=ASKING) from None
+            raise unreadable(self.seller, doing=FETCHING) from None
         if found.id != session:
-            raise unreadable(self.seller, doing=ASKING)
+            raise unreadable(self.seller, doing=FETCHING)
         return found
 
     def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
@@ -123,9 +125,11 @@ class DeclaredGateway:
         if found.state is SessionStatus.OPEN and self._declared.close is not None:
             body = None
             if self._declared.close_body is not None:
-                values = self._known(elicitation, session)
+                values = self._session_values(elicitation, session)
                 body = msgspec.json.encode(fill(self._declared.close_body, values)).decode()
-            yield self._request(self._declared.close, self._known(elicitation, session), body=body)
+            yield self._request(
+                self._declared.close, self._session_values(elicitation, session), body=body
+            )
             # The page is closed now, unless it was paid before the request arrived: fetch it again.
             found = yield from self.fetch(elicitation, session)
         if found.state is SessionStatus.OPEN:
@@ -148,12 +152,14 @@ class DeclaredGateway:
         key = f"{refund_key(payment)}:{rest.minor_units}"
         if up_to is not None:
             key = f"{key}:{up_to}"  # two partial refunds of the same size are different refunds
-        named = rest if remaining is None else Money.from_minor_units(remaining, payment.currency)
-        if not 0 < named.minor_units <= rest.minor_units:
+        requested = (
+            rest if remaining is None else Money.from_minor_units(remaining, payment.currency)
+        )
+        if not 0 < requested.minor_units <= rest.minor_units:
             raise unreadable(self.seller, doing=GIVING_BACK)
         values: Values = {
             **self.seller.own,
-            **self._money(named),
+            **self._money(requested),
             "payment": payment_id,
             "reason": (reason or "")[:REASON_AT_MOST] or None,
             **_keys(key),
@@ -238,7 +244,7 @@ class DeclaredGateway:
             url=url,
         )
 
-    def _known(self, elicitation: Elicitation, session: str) -> Values:
+    def _session_values(self, elicitation: Elicitation, session: str) -> Values:
         attempts = (elicitation.attempt, *elicitation.earlier_attempts)
         stored = [one for one in map(checkout_of, attempts) if one and one.session == session]
         return {

@@ -398,14 +398,14 @@ def test_account_is_connected_and_refreshed_despite_habits_of_provider(name: str
     provider, habits = CATALOGUE[name], HABITS[name]
     assert provider.has_scopes is (habits.scope_parameter is not None)
     # The scopes that the declaration requests, as the provider's reply would spell them.
-    spelled = provider.reply_scope_separator.join(provider.asks(()))
+    spelled = provider.reply_scope_separator.join(provider.scopes_to_request(()))
     scopes = habits.scopes if habits.scopes == "" or habits.scope_parameter is None else spelled
     walked = walk(provider, replace(habits, scopes=scopes), tenant=TENANTS.get(name))
     assert walked.grant.person.id
-    asked = provider.asks(())
+    asked = provider.scopes_to_request(())
     assert provider.missing(asked, granted=walked.grant.scopes) == ()
     filled = provider.for_tenant(TENANTS[name]) if name in TENANTS else provider
-    api, hosts = filled.reach(walked.grant.details)
+    api, hosts = filled.api_and_hosts(walked.grant.details)
     assert api == APIS.get(name, provider.api)
     assert all(host.startswith("https://") and "{" not in host for host in hosts)
 

@@ -31,7 +31,7 @@ def test_declared_habit_is_accepted_by_a_server_that_insists_on_it(habit: str) -
     person = walked.grant.person
     expected = ("T1/7", "a@hub.example · T1") if person.own_id else ("7", "a@hub.example")
     assert (person.id, person.label) == expected
-    assert walked.grant.scopes == provider.asks(scopes)
+    assert walked.grant.scopes == provider.scopes_to_request(scopes)
     assert walked.renewed.tokens.access_token == "access-token"
     findings = report_on(provider, row.plays).findings
     assert [one for one in findings if one.fix is not None] == []

@@ -437,7 +437,7 @@ def test_code_is_exchanged_for_token_and_person(one: Recorded) -> None:
 def test_granted_scopes_are_sufficient_for_same_question(one: Recorded) -> None:
     """The granted scopes suffice. Otherwise the person would be asked again at each call."""
     grant, _ = exchanged(one)
-    asks = one.provider.asks(one.scopes)
+    asks = one.provider.scopes_to_request(one.scopes)
     assert one.provider.missing(asks, granted=grant.scopes) == ()
 
 
@@ -519,7 +519,7 @@ class TestGoogle:
         keys = ok(keys=[KEY.as_dict(private=False)])
         grant, _ = granted(google, away, ok(**reply), keys)
         assert (grant.person.id, grant.person.label) == ("1076", "ada@example.org")
-        assert google.missing(google.asks(()), granted=grant.scopes) == ()
+        assert google.missing(google.scopes_to_request(()), granted=grant.scopes) == ()
 
     def test_access_token_is_refreshed_and_refresh_token_stays(self) -> None:
         connection = a_connection(google, token_endpoint="https://oauth2.googleapis.com/token")

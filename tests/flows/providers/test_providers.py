@@ -179,7 +179,7 @@ def test_invalid_microsoft_tenant_is_refused(tenant: str) -> None:
 
 def test_provider_without_scopes_requests_none_and_misses_none() -> None:
     plain = replace(github, has_scopes=False, always=("repo",))
-    assert plain.asks(("gist",)) == ()
+    assert plain.scopes_to_request(("gist",)) == ()
     assert plain.missing(("gist",), granted=()) == ()
 
 

@@ -172,23 +172,23 @@ async def test_demo_passes_named_arguments_to_tool(tmp_path):
     )
 
 
-@pytest.mark.parametrize("walks", [(), ("--no-browser",)])
-async def test_demo_without_tool_option_calls_listed_tools_without_arguments(tmp_path, walks):
+@pytest.mark.parametrize("options", [(), ("--no-browser",)])
+async def test_demo_without_tool_option_calls_listed_tools_without_arguments(tmp_path, options):
     # finding: XA18, XA11
     async with own_server(tmp_path) as server:
-        end = await called("demo", *walks, "--url", server.url, home=tmp_path)
+        end = await called("demo", *options, "--url", server.url, home=tmp_path)
     assert (end.status, end.err) == (0, "")
-    times = 2 if walks else 1  # the walk runs on both revisions
+    times = 2 if options else 1  # the walk runs on both revisions
     assert end.out.count("The tool says: none at all") == times
     assert end.out.count("The tool waits: Waiting for release.") == times
     assert "failed" not in end.out
     assert "wiped" not in end.out
-    shown = " ".join(["elicit demo", *walks, "--url", server.url])
+    shown = " ".join(["elicit demo", *options, "--url", server.url])
     assert f"{shown} --tool merge repo=STRING number=INTEGER\n" in end.out
     assert f"{shown} --tool wipe\n" in end.out
 
 
-async def test_server_without_callable_tools_error_shows_commands(tmp_path):
+async def test_error_of_a_server_without_callable_tools_shows_commands(tmp_path):
     # finding: XA18
     text = OWN[: OWN.index("@mcp.tool()")] + OWN[OWN.index("@mcp.tool(annotations") :]
     text = text[: text.rindex("@mcp.tool()")]
@@ -302,7 +302,7 @@ async def test_time_left_is_updated_in_place_on_terminal():
                 self.opened.set()
             return super().write(text)
 
-    gone_on = asyncio.Event()
+    answered = asyncio.Event()
 
     async def page(scope, receive, send):
         is_live = scope["path"].endswith("/live")
@@ -311,14 +311,14 @@ async def test_time_left_is_updated_in_place_on_terminal():
             await send({"type": "http.response.body", "body": b"<p data-left='90'>"})
             return
         await send({"type": "http.response.body", "body": b"data: opened\n\n", "more_body": True})
-        await gone_on.wait()
+        await answered.wait()
         await send({"type": "http.response.body", "body": b"data: accepted\n\n"})
 
     out = Terminal()
     async with serving_app(page) as url, httpx.AsyncClient() as client, asyncio.timeout(300):
         showing = asyncio.create_task(DemoWaiting(client, f"{url}/e/token", out=out).show())
         await out.opened.wait()
-        gone_on.set()
+        answered.set()
         await showing
     shown = out.getvalue().split("\r\x1b[K")
     assert "Waiting for you to open the link (1:30 left)" in shown

@@ -30,7 +30,7 @@ number = 5
 """
 
 
-def author(folder: Path, *, imports: str = "", name: str = "my_tools.py") -> Path:
+def write_module(folder: Path, *, imports: str = "", name: str = "my_tools.py") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(AUTHORS_TOOLS.format(imports=imports))
     return folder
@@ -77,7 +77,7 @@ async def greet() -> str:
 
 
 async def test_each_worker_loads_the_plugins_of_the_command(tmp_path):
-    tools = author(tmp_path) / "my_tools.py"
+    tools = write_module(tmp_path) / "my_tools.py"
     tools.write_text(tools.read_text() + ASKS)
     (tmp_path / "my_rules.py").write_text(RULES)
     arguments = ("my_tools:mcp", "--plugin", "my_rules:rules", "--workers", "2")
@@ -190,7 +190,7 @@ async def test_address_of_another_machine_is_refused(tmp_path):
 )
 async def test_server_that_cannot_be_imported_is_named_in_the_error(tmp_path, name, says):
     # finding: XA2, XA19
-    author(tmp_path)
+    write_module(tmp_path)
     for module, imports in {
         "lacking": "import surely_not_installed",
         "broken": "1 / 0",
@@ -199,7 +199,7 @@ async def test_server_that_cannot_be_imported_is_named_in_the_error(tmp_path, na
         "renamed": "from mcp.server import FastMCP",
         "lost": "from mcp import McpError",
     }.items():
-        author(tmp_path, imports=imports, name=f"{module}.py")
+        write_module(tmp_path, imports=imports, name=f"{module}.py")
     with bound("127.0.0.1") as holder:
         holder.listen()
         used = str(holder.getsockname()[1])
@@ -211,8 +211,8 @@ async def test_server_that_cannot_be_imported_is_named_in_the_error(tmp_path, na
 
 
 @pytest.mark.parametrize("more", [(), ("--reload",), ("--workers", "2")])
-async def test_server_of_the_setting_is_served_without_an_argument(tmp_path, more):
-    author(tmp_path)
+async def test_server_named_by_the_setting_is_served_without_an_argument(tmp_path, more):
+    write_module(tmp_path)
     extra = {"ELICIT_SERVER": " my_tools:mcp"}
     async with serving(*more, home=tmp_path, extra=extra) as server:
         assert server.output.startswith("author's tools is served.")
@@ -220,13 +220,13 @@ async def test_server_of_the_setting_is_served_without_an_argument(tmp_path, mor
 
 
 async def test_replay_with_several_workers_is_refused(tmp_path):
-    author(tmp_path)
+    write_module(tmp_path)
     ended = await called("serve", "my_tools:mcp", "--replay", "--workers", "2", home=tmp_path)
     assert (ended.status, "--replay uses one process" in ended.err) == (2, True)
 
 
 async def test_argument_takes_precedence_over_the_setting(tmp_path):
-    author(tmp_path)
+    write_module(tmp_path)
     extra = {"ELICIT_SERVER": "nowhere:mcp"}
     async with serving("my_tools:mcp", home=tmp_path, extra=extra) as server:
         assert server.output.startswith("author's tools is served.")
@@ -244,8 +244,8 @@ async def test_argument_takes_precedence_over_the_setting(tmp_path):
 async def test_bad_value_of_the_setting_is_refused_with_the_name_of_the_setting(
     tmp_path, value, says
 ):
-    author(tmp_path)
-    author(tmp_path, imports="1 / 0", name="broken.py")
+    write_module(tmp_path)
+    write_module(tmp_path, imports="1 / 0", name="broken.py")
     with bound("127.0.0.1") as holder:
         holder.listen()
         for port in ("0", str(holder.getsockname()[1])):  # the setting is checked before the port
@@ -274,7 +274,7 @@ async def test_outdated_fastmcp_error_names_the_upgrade_command(tmp_path):
 
 async def test_port_used_by_another_elicit_server_names_the_server(tmp_path):
     # finding: XA19
-    author(tmp_path)
+    write_module(tmp_path)
     port = free_port()
     async with serving("my_tools:mcp", home=tmp_path, port=port):
         end = await called("serve", "--port", str(port), home=tmp_path)
@@ -302,15 +302,17 @@ async def test_server_without_a_name_is_refused(tmp_path, free_port, command, ki
 
 async def test_authors_folders_named_like_our_packages_do_no_harm(tmp_path):
     for folder in ("flows", "webapp", "templates"):
-        author(tmp_path / folder, imports="raise RuntimeError('not yours')", name="__init__.py")
-    author(tmp_path, imports="from flows import elicit")
+        write_module(
+            tmp_path / folder, imports="raise RuntimeError('not yours')", name="__init__.py"
+        )
+    write_module(tmp_path, imports="from flows import elicit")
     async with serving("my_tools:mcp", home=tmp_path) as server:
         assert server.output.startswith("author's tools is served.")
 
 
 async def test_authors_package_hidden_by_our_package_is_explained(tmp_path):
-    author(tmp_path / "webapp", name="models.py")
-    author(tmp_path, imports="import webapp.models")
+    write_module(tmp_path / "webapp", name="models.py")
+    write_module(tmp_path, imports="import webapp.models")
     end = await called("serve", "my_tools:mcp", "--port", "0", home=tmp_path)
     assert end.status == 1
     assert "my_tools imports 'webapp.models', which cannot be found." in end.err
@@ -318,14 +320,14 @@ async def test_authors_package_hidden_by_our_package_is_explained(tmp_path):
 
 
 async def test_authors_file_hidden_by_an_installed_package_is_explained(tmp_path):
-    author(tmp_path, name="mcp.py")
+    write_module(tmp_path, name="mcp.py")
     end = await called("serve", "mcp:server_of_mine", "--port", "0", home=tmp_path)
     assert end.status == 1
     assert "hides your mcp.py, which has the same name" in end.err
 
 
 async def test_foreign_flows_package_before_our_package_is_refused(tmp_path):
-    author(tmp_path / "flows", imports="raise RuntimeError('not yours')", name="__init__.py")
+    write_module(tmp_path / "flows", imports="raise RuntimeError('not yours')", name="__init__.py")
     end = await run(
         "serve", "--port", "0", home=tmp_path, extra={"PYTHONPATH": f"{tmp_path}:{PROJECT}"}
     )

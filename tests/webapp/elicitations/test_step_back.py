@@ -20,23 +20,23 @@ from webapp.sweeper import fall_due
 CLAIM_OVER_SECONDS = 31
 
 
-class Acting(Service):
+class RecordingService(Service):
     """A service that records the calls of `store_stepped_back`. The first `failures` calls fail.
 
-    `since` has the argument `back.survived` of each call.
+    `survived_times` has the argument `back.survived` of each call.
     """
 
-    since: ClassVar[list[datetime]]
+    survived_times: ClassVar[list[datetime]]
     failures: ClassVar[int]
 
     async def store_stepped_back(self, back: StepBack) -> None:
-        self.since.append(back.survived)
-        if len(self.since) <= self.failures:
+        self.survived_times.append(back.survived)
+        if len(self.survived_times) <= self.failures:
             raise Failed("the provider does not answer")
 
 
-def acting(service: Service) -> Acting:
-    double = object.__new__(Acting)
+def recording(service: Service) -> RecordingService:
+    double = object.__new__(RecordingService)
     vars(double).update(vars(service))
     return double
 
@@ -54,8 +54,8 @@ def store():
 # finding: XB4
 async def test_sweeper_handles_step_back_until_done_and_only_once(store, clock):
     async with process(store, clock) as here, process(store.sibling(), clock) as there:
-        Acting.since, Acting.failures = [], 2
-        both = [acting(each) for each in (here, there)]
+        RecordingService.survived_times, RecordingService.failures = [], 2
+        both = [recording(each) for each in (here, there)]
         await asked(here)
         await here.elicitations.high_water.make_mark()
         survived = clock()
@@ -69,7 +69,7 @@ async def test_sweeper_handles_step_back_until_done_and_only_once(store, clock):
             for each in both:
                 await fall_due(each)
             clock.tick(seconds=CLAIM_OVER_SECONDS)
-        assert Acting.since == [survived] * 3, (
+        assert RecordingService.survived_times == [survived] * 3, (
             "the sweeper repeats the failed handling until the third try succeeds"
         )
         record = await store.read(SERVICE, STEP_BACK, SERVICE)

@@ -115,7 +115,7 @@ async def test_address_receives_only_its_event_types() -> None:
     }
 
 
-async def test_payment_events_follow_events_of_question_with_refunds_and_disputes(
+async def test_payment_events_report_payment_refunds_and_disputes_in_order(
     here: Service,
 ) -> None:
     row = await paid(here)
@@ -172,7 +172,7 @@ async def test_account_events_report_connection_and_disconnection(
 
 @pytest.mark.parametrize("audit", [False, True])
 @pytest.mark.parametrize("kind", ["memory", *STORES])
-async def test_each_store_saves_concurrent_events_and_none_of_lost_writes(
+async def test_each_store_saves_events_of_concurrent_writes_but_not_of_conflicting_writes(
     tmp_path: Path, kind: str, audit: bool
 ) -> None:
     clock, receiver = Clock(), Receiver()

@@ -69,7 +69,7 @@ async def test_host_trusted_by_operator_is_reached(
         ("https://10.1.2.3/x", "login.internal"),
         ("https://10.2.2.3/x", "10.1.0.0/16"),
         ("http://login.internal:443/x", "login.internal"),
-        # One of the name's addresses is not trusted, and the name's owner decides which is used.
+        # both.example has a trusted and another address. Its owner decides which one is used.
         ("https://both.example/x", "10.1.0.0/16"),
         ("https://169.254.169.254/x", "10.0.0.0/8"),
     ],
@@ -82,7 +82,7 @@ async def test_host_port_or_address_outside_trusted_hosts_is_refused(
         await asked(url, trusted)
 
 
-async def test_host_named_by_other_party_is_not_trusted() -> None:
+async def test_address_declared_by_author_code_cannot_use_trusted_hosts() -> None:
     # finding: I1
     for url in ("https://login.internal/x", "https://10.1.2.3/x", "https://127.0.0.1/x"):
         with pytest.raises(Failed):

@@ -37,7 +37,7 @@ async def test_secret_typed_in_time_is_accepted_and_stored_by_name(clock: Clock)
 
 
 @pytest.mark.parametrize("ending", [Status.DECLINED, Status.CANCELLED, Status.SUPERSEDED])
-async def test_secret_typed_after_decline_in_another_tab_is_ignored(
+async def test_secret_typed_after_question_ended_in_another_tab_is_ignored(
     clock: Clock, ending: Status
 ) -> None:
     async with process(MemoryStore(), clock) as here:

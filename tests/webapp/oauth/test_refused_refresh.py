@@ -173,7 +173,7 @@ async def test_outage_between_two_refusals_does_not_lapse_account() -> None:
 
 
 @pytest.mark.parametrize("is_page", [True, False])
-async def test_firewall_page_does_not_prove_refusal_of_expired_access_token(
+async def test_refused_expired_access_token_lapses_account_unless_refresh_got_a_web_page(
     *, is_page: bool
 ) -> None:
     # finding: XO1
@@ -196,7 +196,7 @@ async def test_refused_refresh_lapses_account_if_unexpired_access_token_is_refus
         assert (await the_one(service)).status == "lapsed"
 
 
-async def test_account_of_issuer_is_verified_at_userinfo_endpoint() -> None:
+async def test_access_token_of_issuer_account_is_tried_at_userinfo_endpoint() -> None:
     # finding: XO1
     issuer = "http://127.0.0.1:8766"
     acme = openid("acme", issuer)

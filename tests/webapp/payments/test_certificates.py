@@ -18,10 +18,10 @@ from webapp.elicitations.service import Elicitations
 from webapp.elicitations.waiters import Waiters
 from webapp.http.rate_limit import TooOften
 from webapp.payments.certificates import (
-    BETWEEN_FETCHES_OF_ONE,
+    BETWEEN_FETCHES_OF_SENDER,
     CERTIFICATE_RETENTION,
-    FETCHES_AT_ONCE,
-    FETCHES_OF_ONE,
+    FETCHES_OF_ALL,
+    FETCHES_OF_SENDER,
     CertificateCache,
     Certificates,
 )
@@ -113,11 +113,11 @@ async def test_sender_of_invented_certificate_names_is_limited_and_others_are_no
 ) -> None:
     certificates = await host.process()
     for minute in range(10):
-        names = [f"X{minute}-{number}" for number in range(FETCHES_OF_ONE + 2)]
+        names = [f"X{minute}-{number}" for number in range(FETCHES_OF_SENDER + 2)]
         became = [await host.invented(certificates, name) for name in names]
         assert became[-1] == "too often"
     assert (await host.genuine(certificates)).body == BODY
-    host.clock.now += BETWEEN_FETCHES_OF_ONE
+    host.clock.now += BETWEEN_FETCHES_OF_SENDER
     assert await host.invented(certificates, "Y1") == "no_certificate"
     assert await host.invented(certificates, "Y2") == "too often"
 
@@ -125,7 +125,7 @@ async def test_sender_of_invented_certificate_names_is_limited_and_others_are_no
 async def test_verified_certificate_is_still_stored_after_a_restart(host: Host) -> None:
     await host.genuine(await host.process())
     restarted = await host.process()
-    for number in range(FETCHES_AT_ONCE):  # each from another address, up to the common limit
+    for number in range(FETCHES_OF_ALL):  # each from another address, up to the common limit
         await host.invented(restarted, f"X{number}", sender=f"198.51.100.{number}")
     assert await host.invented(restarted, "X", sender="203.0.113.1") == "too often"
     host.is_gone = True
@@ -159,7 +159,7 @@ async def test_expired_certificate_is_fetched_again_even_if_the_fetch_limit_is_u
     host.clock.tick(days=2)
     host.signer = issued(PAYPAL_SANDBOX.certificate_name, by=root(), key=rsa_key())
     certificates = await host.process()
-    for number in range(FETCHES_AT_ONCE):
+    for number in range(FETCHES_OF_ALL):
         await host.invented(certificates, f"X{number}", sender=f"198.51.100.{number}")
     assert (await host.genuine(certificates)).body == BODY
     host.is_gone = True

@@ -68,7 +68,7 @@ async def compared(shop: Shop) -> Reconciliation:
     return row
 
 
-async def ends_in(shop: Shop, statuses: list[str]) -> None:
+async def wait_for_ledger(shop: Shop, statuses: list[str]) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while sorted(await shop.ledger()) != statuses:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -90,7 +90,7 @@ async def test_paid_checkout_that_the_store_lost_is_found_and_settles_the_questi
             assert pressed.location == link
             assert text_of(await soon(call)) == "paid 9.00 EUR"
             assert (await buy.person.visit(link)).heading == "Paid 9.00 €"
-        await ends_in(shop, ["spent"])
+        await wait_for_ledger(shop, ["spent"])
         assert len(await _sessions(shop)) == 1
 
 
@@ -107,7 +107,7 @@ async def test_open_checkout_that_the_store_lost_is_closed_before_a_new_checkout
             await buy.person.press_there(other, "card")
             await shop.send_all()
             assert text_of(await soon(call)) == "paid 9.00 EUR"
-        await ends_in(shop, ["spent"])
+        await wait_for_ledger(shop, ["spent"])
 
 
 async def test_pending_transfer_of_a_lost_checkout_is_awaited_and_not_paid_again(
@@ -169,7 +169,7 @@ async def test_used_idempotency_key_without_a_known_checkout_creates_a_new_check
         assert shop.line.keys[-2:] == [f"{shop.env.id_of(buy.link)}:{n}" for n in (1, 2)]
 
 
-async def test_lost_reply_whose_idempotency_key_expired_is_found_in_the_provider_list(
+async def test_checkout_of_a_lost_reply_is_found_in_the_list_after_its_idempotency_key_expired(
     shop: Shop,
 ) -> None:
     # finding: XV2
@@ -222,7 +222,7 @@ async def test_lost_checkout_at_a_provider_without_a_list_is_listed_for_the_oper
         (row,) = (await list_payments(env.service, only_open=True)).rows
         assert "lost a payment page" in str(row.note)
         assert (row.refunded, row.disputed, row.owed) == (0, 0, 0)
-        blocking = await env.service.kinds.payments.unresolved.open()
+        blocking = await env.service.kinds.payments.unresolved.list_to_check()
         assert [one.session for one in blocking] == [asked.id]
         await end_payment(env.service, row.id)
         assert provider.calls == []

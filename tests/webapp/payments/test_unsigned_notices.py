@@ -19,7 +19,7 @@ from tests.support.certificates import Holder, issued, root, rsa_key
 from tests.support.clock import Clock
 from tests.support.payment_env import Mollie, PaymentEnv, PayPal, approved, selling
 from webapp.cli.webhooks import list_hooks
-from webapp.payments.certificates import FETCHES_AT_ONCE, Certificates, trusted_roots
+from webapp.payments.certificates import FETCHES_OF_ALL, Certificates, trusted_roots
 from webapp.payments.webhook_log import BETWEEN_HINTS, HINTS_AT_ONCE
 from webapp.sandbox.paypal.certificates import sandbox_scheme
 
@@ -325,13 +325,13 @@ async def test_certificate_fetches_are_rate_limited_across_senders(
 ) -> None:
     signed.status = 404
     body = approved(await certified.asked(), "O1")
-    for number in range(FETCHES_AT_ONCE):
+    for number in range(FETCHES_OF_ALL):
         headers = signed.headers(certified, body, certificate=f"CERT-{number}")
         answer = await certified.post(body, headers=headers, sender=f"198.51.100.{number}")
         assert answer.status_code == 400
     headers = signed.headers(certified, body, certificate="CERT-x")
     assert (await certified.post(body, headers=headers, sender="192.0.2.1")).status_code == 429
-    assert len(signed.fetched) == FETCHES_AT_ONCE
+    assert len(signed.fetched) == FETCHES_OF_ALL
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ async def test_won_dispute_answers_the_open_question_with_its_payment(
         assert text_of(await soon(call)) == "paid 9.00 EUR"
         assert (await buy.person.visit(link)).heading == "Paid 9.00 €"
         assert (await shop.session(there.rsplit("/", 1)[1]))["status"] == "expired"
-        await ends_in(shop, ["spent"])
+        await wait_for_ledger(shop, ["spent"])
         assert {receipt.id for receipt in shop.given} == {payment.id}
 
 
@@ -69,7 +69,7 @@ async def test_payment_made_after_the_dispute_was_won_is_refunded_at_once(
             await buy.person.press_there(there, "arrive")
         await shop.send_all()
         await shop.sweep()
-        await ends_in(shop, ["refunded", "spent"])
+        await wait_for_ledger(shop, ["refunded", "spent"])
         (refund,) = await shop.refunds()
         assert refund["metadata"]["reason"] == "paid twice"
         assert {receipt.id for receipt in shop.given} == {payment.id}
@@ -92,7 +92,7 @@ async def test_payment_and_won_dispute_in_two_processes_leave_a_single_used_paym
         assert text_of(await soon(call)) == "paid 9.00 EUR"
         await process.ended()
         await shop.sweep()
-        await ends_in(shop, ["refunded", "spent"])
+        await wait_for_ledger(shop, ["refunded", "spent"])
         (used,) = [one for one in await shop.payments() if one.status == "spent"]
         assert {receipt.id for receipt in shop.given} == {used.id}
 
@@ -110,7 +110,7 @@ async def test_next_call_uses_the_payment_of_a_won_dispute(shop: Shop, ends: str
             await asyncio.gather(*buy.caller._calls, return_exceptions=True)
         await claimed(shop, payment, CLOSED, **WON)
         assert await buy.again() == "paid 9.00 EUR"
-        await ends_in(shop, ["spent"])
+        await wait_for_ledger(shop, ["spent"])
 
 
 async def test_payment_of_a_won_dispute_stays_usable_for_another_week(shop: Shop) -> None:
@@ -179,14 +179,14 @@ async def test_next_call_after_a_second_payment_uses_the_payment_of_the_won_disp
         await buy.person.pay(link)
         await shop.send_all()
         assert text_of(await soon(call)) == "paid 9.00 EUR"
-        await ends_in(shop, ["disputed", "spent"])
+        await wait_for_ledger(shop, ["disputed", "spent"])
         await claimed(shop, payment, CLOSED, **WON)
         shop.clock.tick(minutes=3)
         assert await buy.again() == "paid 9.00 EUR"
-        await ends_in(shop, ["spent", "spent"])
+        await wait_for_ledger(shop, ["spent", "spent"])
 
 
-async def ends_in(shop: Shop, statuses: list[str]) -> None:
+async def wait_for_ledger(shop: Shop, statuses: list[str]) -> None:
     """Wait until the ledger has these statuses: it changes only after the result was delivered."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while sorted(await shop.ledger()) != statuses:  # noqa: ASYNC110

@@ -1,4 +1,4 @@
-"""Addresses with several PostgreSQL hosts: the writable one is used, and never an older one."""
+"""Addresses with several PostgreSQL hosts: the writable host is used, never an older server."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -99,7 +99,7 @@ async def test_error_names_silent_host_and_its_timeout(database, how):
 
 
 # finding: XB1
-async def test_later_connections_try_no_other_host_if_last_host_is_usable(good, database):
+async def test_later_connections_try_only_the_host_that_was_used_before(good, database):
     async with broken("silent") as first:
         url = address(database, first, good)
         connector = Connector(url, name="ELICIT_STORE", servers=Servers())
@@ -111,7 +111,7 @@ async def test_later_connections_try_no_other_host_if_last_host_is_usable(good, 
 
 
 # finding: XB2
-async def test_hosts_of_two_database_clusters_are_refused_by_name(good, database):
+async def test_error_names_hosts_of_two_different_database_clusters(good, database):
     other = await asyncio.to_thread(PostgresServer)
     try:
         await asyncio.to_thread(other.start)
@@ -157,7 +157,7 @@ async def test_server_on_older_timeline_than_stored_timeline_is_refused(url):
 
 
 @pytest.mark.parametrize("is_pooled", [True, False])
-async def test_refused_server_closes_connections_only_if_a_pooler_may_lead_there(url, is_pooled):
+async def test_refusing_a_server_closes_the_connections_only_behind_a_pooler(url, is_pooled):
     servers = Servers()
     connection = await Connector(url, name="ELICIT_STORE", servers=servers).connect()
     servers.is_pooled = is_pooled
@@ -166,7 +166,7 @@ async def test_refused_server_closes_connections_only_if_a_pooler_may_lead_there
     connection.terminate()
 
 
-async def test_first_layout_is_upgraded_with_missing_columns(url):
+async def test_store_of_layout_1_gets_the_columns_that_it_lacks(url):
     await (await open_store(url)).aclose()
     await execute(
         url,
