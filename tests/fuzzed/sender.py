@@ -46,8 +46,8 @@ def _sent(
         derandomize=True,
     )
     def one(case: Any) -> None:
-        about = {"Authorization": f"Bearer {key}"}
-        answer = case.call(base_url=url, headers=about, timeout=300)
+        headers = {"Authorization": f"Bearer {key}"}
+        answer = case.call(base_url=url, headers=headers, timeout=300)
         statuses[answer.status_code] += 1
         if answer.status_code >= 500:
             broken.append(f"{operation.label}: {answer.text[:300]}")

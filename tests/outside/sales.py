@@ -31,9 +31,9 @@ class Sales:
     async def charges(self) -> int:
         """Return the number of paid sessions that were not refunded."""
         reported = [one["event"]["data"]["object"] for one in await self.env.delivered()]
-        given = (await self.env.stripe("/stripe/v1/refunds?limit=100"))["data"]
+        refunds = (await self.env.stripe("/stripe/v1/refunds?limit=100"))["data"]
         paid = {one["payment_intent"] for one in reported if one.get("payment_status") == "paid"}
-        return len(paid - {one["payment_intent"] for one in given})
+        return len(paid - {one["payment_intent"] for one in refunds})
 
     async def session(self, page: str) -> Any:
         return await self.env.stripe(f"{SESSIONS}/{urlsplit(page).path.rsplit('/', 1)[1]}")
@@ -80,7 +80,7 @@ class Sales:
 
 @asynccontextmanager
 async def selling(process_pool: ProcessPool, store: str) -> AsyncIterator[tuple[Sales, Server]]:
-    """Serve an environment without payments. `store` is the kind of its store."""
+    """Serve an environment that has no payments yet. `store` is the kind of its store."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         async with (

@@ -201,7 +201,7 @@ def _key(record: logging.LogRecord) -> object:
     trace = error.__traceback__ if error is not None else None
     while trace is not None:
         line, trace = (trace.tb_frame.f_code.co_filename, trace.tb_lineno), trace.tb_next
-    lines_with = tuple(
+    fields = tuple(
         (name, str(value)[:200])
         for name, value in extras_of(record).items()
         if name not in _OCCURRENCES
@@ -212,7 +212,7 @@ def _key(record: logging.LogRecord) -> object:
         str(record.msg)[:200],
         type(error).__name__,
         line,
-        lines_with,
+        fields,
     )
 
 

@@ -60,11 +60,11 @@ async def routed(
 ) -> AsyncGenerator[ASGIApp]:
     """Wrap one worker's application so that the server's other workers can reach it in this block.
 
-    Do nothing for the memory store, which allows one process only. If this worker cannot listen for
-    the others and is the only process, log a warning and serve its sessions without them.
+    Do nothing for the memory store, which allows one process only. If the relay cannot
+    listen, other workers cannot reach this one: log a warning if `processes` is 1, else raise.
 
     Raises:
-        StoreUnavailable: There are several `processes`, and this worker cannot listen for them.
+        StoreUnavailable: There are several `processes`, and the relay cannot listen.
     """
     if store.address is None:
         yield app
