@@ -198,7 +198,7 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
         self.till = Till(self.clock)
         self.store = History([])
         self.asked = [0]  # the requested totals of the callers that were not refused
-        self.told = 0  # the highest total that a successful request refunded
+        self.confirmed = 0  # the highest total that a successful request refunded
         self.dashboard = 0  # the total of the refunds at the provider's dashboard
 
     def do(self, work: "Coroutine[Any, Any, Any]") -> Any:
@@ -259,7 +259,7 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
             except ElicitError:
                 pass
             else:
-                self.told = max(self.told, up_to or PAID)
+                self.confirmed = max(self.confirmed, up_to or PAID)
 
         life.making[asyncio.create_task(refund())] = up_to or PAID
         await self._calm()
@@ -443,7 +443,7 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
         about = row, self.till.refunds, self.till.disputes
         assert (row.part, row.pending, row.refunded) == (None, None, given), about
         assert claimed_of(row) == claimed, about
-        assert row.refunded + row.owed + claimed >= self.told, (about, self.told)
+        assert row.refunded + row.owed + claimed >= self.confirmed, (about, self.confirmed)
         assert not row.is_usable or given + claimed < PAID, about
         assert (row.status is ReceiptStatus.REFUNDED) == (given == PAID), about
         is_lost = claimed > 0 and given + claimed >= PAID
