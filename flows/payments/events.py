@@ -22,8 +22,8 @@ from flows.payments.gateway import (
     forget_page,
     with_returns,
 )
-from flows.payments.receipt import Payment, PendingRefund
-from flows.payments.refunds import failed_since, refund_changed
+from flows.payments.receipt import Payment
+from flows.payments.refunds import check_soon, failed_since, refund_changed
 from flows.payments.session import is_paid_otherwise, sessions_of
 
 ON_ITS_WAY = "a payment is on its way: call again later, and nobody pays twice"
@@ -187,7 +187,7 @@ def changed_payment(payment: Payment, event: Notice, *, now: datetime) -> Paymen
     failed = failed_since(payment, change.at)
     changed = receipts.partly_refunded(payment, now, amount=change.returned - failed)
     if failed and changed.refunded < change.returned:  # a failed refund was perhaps repeated: ask
-        changed = replace(changed, pending=PendingRefund(ask_at=now))
+        changed = check_soon(changed, now)
     return restated(changed)
 
 

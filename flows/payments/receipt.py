@@ -120,11 +120,13 @@ class RefundStatus(StrEnum):
 class PendingRefund(Struct, frozen=True, kw_only=True):
     """A refund that the provider has accepted, and that can still fail.
 
-    The provider is polled at `ask_at`. None means that the limit of polls is reached.
+    The provider is polled at `ask_at`. None means that the limit of polls is reached. With
+    `is_check`, no refund is known to be pending, and the poll checks if one has failed.
     """
 
     ask_at: datetime | None
     tries: int = 0
+    is_check: bool = False
 
 
 class PartRefund(Struct, frozen=True, kw_only=True):

@@ -201,6 +201,12 @@ def pending(payment: Payment, now: datetime) -> Payment:
     return replace(payment, pending=PendingRefund(ask_at=now + PENDING_ASKED_AFTER))
 
 
+def check_soon(payment: Payment, at: datetime) -> Payment:
+    """Schedule a check of all refunds, of which one may have failed."""
+    is_check = payment.pending is None or payment.pending.is_check
+    return replace(payment, pending=PendingRefund(ask_at=at, is_check=is_check))
+
+
 def refund_changed(payment: Payment, change: RefundChange, *, at: datetime) -> Payment:
     """Apply an event about one refund: pending, done or failed.
 
@@ -210,17 +216,16 @@ def refund_changed(payment: Payment, change: RefundChange, *, at: datetime) -> P
     if change.id in payment.failed_refunds:
         return payment
     is_of_all = payment.status is ReceiptStatus.REFUNDED and payment.refund_id == change.id
-    asked_now = PendingRefund(ask_at=at)  # ask about all refunds, one of which may have failed
     if not change.stands and is_of_all:
         remaining = 0 if change.amount is None else max(0, payment.refunded - change.amount)
         failed = _with_failed(payment, [change], at, remaining=remaining)
-        return replace(failed, pending=asked_now) if remaining else failed
+        return check_soon(failed, at) if remaining else failed
     if not change.stands:
-        return replace(payment, pending=asked_now)
+        return check_soon(payment, at)
     if is_of_all and change.is_done and change.amount == payment.amount:
         return replace(payment, pending=None)
     if change.is_done:
-        return payment if payment.pending is None else replace(payment, pending=asked_now)
+        return payment if payment.pending is None else check_soon(payment, at)
     return pending(payment, at) if payment.pending is None and payment.refunded else payment
 
 
@@ -237,7 +242,7 @@ def with_reported_changes(
     if failed:
         payment = _with_failed(payment, failed, now, remaining=min(standing, payment.refunded))
     is_pending = any(one.stands and not one.is_done for one in changes)
-    if is_pending and payment.pending is None:
+    if is_pending and (payment.pending is None or payment.pending.is_check):
         return pending(payment, now)
     return asked_about(payment, now, is_pending=is_pending)
 
@@ -251,7 +256,7 @@ def asked_about(payment: Payment, now: datetime, *, is_pending: bool) -> Payment
     tries = payment.pending.tries + 1
     is_last = tries >= PENDING_ASKED_AT_MOST
     ask_at = None if is_last else now + PENDING_ASKED_AFTER
-    return replace(payment, pending=PendingRefund(ask_at=ask_at, tries=tries))
+    return replace(payment, pending=replace(payment.pending, ask_at=ask_at, tries=tries))
 
 
 def repaid_manually(payment: Payment, now: datetime) -> Payment:

@@ -47,7 +47,8 @@ from flows.payments.gateway import (
     verify_session,
     with_returns,
 )
-from flows.payments.receipt import Payment, PendingRefund
+from flows.payments.receipt import Payment
+from flows.payments.refunds import check_soon
 from flows.payments.registry import Gateways
 from flows.payments.session import (
     Mismatch,
@@ -186,7 +187,7 @@ class Verification:
             is_lower = is_paid and session.refunded < payment.refunded
             if not is_lower or payment.seller not in self._flow.refund_reporters:
                 return payment
-            return replace(payment, pending=PendingRefund(ask_at=now))
+            return check_soon(payment, now)
 
         await self._ledger.change(owner, id, changed)
 

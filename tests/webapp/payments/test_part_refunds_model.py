@@ -1,11 +1,13 @@
-"""Partial refunds, full refunds and crashes never refund more than was requested, in any order.
+"""Refunds, banks' claims and crashes never refund more than was requested, in any order.
 
 Two processes share a store. The test decides when the simulated provider handles each request, and
-whether the provider carries it out, refuses it, or loses the reply. The process that sent the
-request may die before the reply.
+whether the provider carries it out, refuses it, or loses or delays the reply. The process that sent
+the request may die before the reply. Refunds are also made at the provider's dashboard, and fail
+later. A bank claims a part or all of the payment. The provider's events arrive in any order.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,13 +20,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flows.errors import ElicitError, NotPossible
+from flows.payments.claims import claimed_of
 from flows.payments.receipt import Payment, ReceiptStatus
 from flows.payments.refunds import UnderWay
+from flows.payments.session import REFERENCE_KEY
+from flows.payments.stripe.gateway import STRIPE, StripeGateway
+from flows.webhooks.signatures import verify
+from tests.support import signing
 from tests.support.checkouts import SELLER, payment
 from tests.support.clock import Clock
+from tests.support.event_env import CRM
 from tests.support.service_env import plain_settings
 from webapp.http.client import Outbound
+from webapp.records.values import KINDS, OutgoingEvent
 from webapp.service import Service, open_service
+from webapp.stores import Record
 from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
@@ -33,7 +43,10 @@ if TYPE_CHECKING:
 
 # finding: XM2
 PAID = 900
+WEBHOOK_SECRET = SELLER.webhook_secrets[0]
+REFUNDED = ("payment.refunded", "payment.refunded_in_part")
 TURNS = 40  # turns of the event loop, enough for every ready task to run
+Body = dict[str, Any]
 some = st.integers(min_value=0, max_value=3)
 amounts = st.sampled_from([100, 300, 600, None])
 
@@ -44,21 +57,39 @@ class Sent:
 
     request: httpx.Request
     answer: "asyncio.Future[httpx.Response]"
-    is_made: bool = False
+    made: httpx.Response | None = None
 
 
 class Till:
-    """Simulated Stripe: one refund for each idempotency key, and no more in total than was paid."""
+    """Simulated Stripe: one refund for each idempotency key, and no more in total than was paid.
 
-    def __init__(self) -> None:
-        self.refunds: list[dict[str, Any]] = []
+    `post` has the events that Stripe has not delivered yet. If `is_open`, requests are answered at
+    once; otherwise the test answers them.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.refunds: list[Body] = []
+        self.disputes: list[Body] = []
         self.sent: list[Sent] = []
-        self.is_open = False  # whether requests are answered at once
-        self._by_key: dict[str, dict[str, Any]] = {}
+        self.post: list[bytes] = []
+        self.reference = ""
+        self.is_open = False
+        self.status = "succeeded"  # of new refunds
+        self._clock = clock
+        self._events = 0
+        self._by_key: dict[str, Body] = {}
 
     @property
     def given(self) -> int:
-        return sum(one["amount"] for one in self.refunds)
+        return sum(one["amount"] for one in self.refunds if one["status"] != "failed")
+
+    @property
+    def claimed(self) -> int:
+        return sum(one["amount"] for one in self.disputes if one["status"] != "won")
+
+    @property
+    def remaining(self) -> int:
+        return PAID - self.given - self.claimed
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         one = Sent(request, asyncio.get_running_loop().create_future())
@@ -69,24 +100,83 @@ class Till:
 
     def make(self, one: Sent) -> httpx.Response:
         """Carry out the request, and send the answer to its sender if the sender still waits."""
-        one.is_made = True
-        answer = self._made(one.request)
+        one.made = one.made or self._made(one.request)
         if not one.answer.done():
-            one.answer.set_result(answer)
-        return answer
+            one.answer.set_result(one.made)
+        return one.made
+
+    def hold(self, one: Sent) -> None:
+        """Carry out the request, and hold its answer back."""
+        one.made = self._made(one.request)
+
+    def refund(self, amount: int, **about: Any) -> Body:
+        """Make a refund, and send the event about the charge."""
+        same = {"object": "refund", "currency": "eur", "payment_intent": "pi_1", "metadata": {}}
+        refund = {**same, "id": f"re_{len(self.refunds)}", "amount": amount, "status": "succeeded"}
+        self.refunds.append(refund | about | {"has_pended": about.get("status") == "pending"})
+        charge = {"object": "charge", "id": "ch_1", "amount_refunded": self.given}
+        self._send("charge.refunded", {**same, **charge, "metadata": self._metadata})
+        return self.refunds[-1]
+
+    def fail(self, refund: Body) -> None:
+        refund["status"] = "failed"
+        self._send("refund.failed", refund)
+
+    def finish(self, refund: Body) -> None:
+        refund["status"] = "succeeded"
+        self._send("refund.updated", refund)
+
+    def claim(self, amount: int) -> None:
+        dispute = {"object": "dispute", "id": f"dp_{len(self.disputes)}", "amount": amount}
+        about = {"currency": "eur", "payment_intent": "pi_1", "status": "needs_response"}
+        self.disputes.append(dispute | about)
+        self._send("charge.dispute.created", self.disputes[-1])
+
+    def decide(self, dispute: Body, status: str) -> None:
+        dispute["status"] = status
+        self._send("charge.dispute.closed", dispute)
+
+    @property
+    def _metadata(self) -> Body:
+        return {REFERENCE_KEY: self.reference}
+
+    def _send(self, kind: str, about: Body) -> None:
+        self._events += 1
+        created = int(self._clock().timestamp())
+        event = {"id": f"evt_{self._events}", "type": kind, "created": created, "livemode": False}
+        self.post.append(json.dumps({**event, "data": {"object": about}}).encode())
 
     def _made(self, request: httpx.Request) -> httpx.Response:
-        if request.method == "GET":
-            return httpx.Response(200, json={"object": "list", "data": [*self.refunds][::-1]})
+        match request.method, request.url.path:
+            case "GET", "/v1/refunds":
+                return httpx.Response(200, json={"data": [*self.refunds][::-1]})
+            case "GET", "/v1/disputes":
+                return httpx.Response(200, json={"data": [*self.disputes][::-1]})
+            case "GET", _:
+                return httpx.Response(200, json={"id": "pi_1", "metadata": self._metadata})
         key, form = request.headers["idempotency-key"], dict(parse_qsl(request.content.decode()))
         if key not in self._by_key:
             amount = int(form.get("amount", PAID - self.given))
-            if not 0 < amount <= PAID - self.given:
+            if not 0 < amount <= self.remaining:
                 return httpx.Response(400, json={"error": {"code": "amount_too_large"}})
-            about = {"currency": "eur", "status": "succeeded", "payment_intent": "pi_1"}
-            self._by_key[key] = {"id": f"re_{len(self.refunds)}", "amount": amount, **about}
-            self.refunds.append(self._by_key[key])
+            self._by_key[key] = self.refund(amount, metadata=self._metadata, status=self.status)
         return httpx.Response(200, json=self._by_key[key])
+
+
+class History(MemoryStore):
+    """A store whose siblings add every written record to one list."""
+
+    def __init__(self, records: list[Record], *, shares_with: MemoryStore | None = None) -> None:
+        super().__init__(shares_with=shares_with)
+        self.records = records
+
+    def sibling(self) -> MemoryStore:
+        return History(self.records, shares_with=self)
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        written = await super().write(*records)
+        self.records += written
+        return written
 
 
 @dataclass(eq=False)
@@ -104,10 +194,12 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.stack = AsyncExitStack()
-        self.till = Till()
         self.clock = Clock()
-        self.store = MemoryStore()
+        self.till = Till(self.clock)
+        self.store = History([])
         self.asked = [0]  # the requested totals of the callers that were not refused
+        self.confirmed = 0  # the highest total that a successful request refunded
+        self.dashboard = 0  # the total of the refunds at the provider's dashboard
 
     def do(self, work: "Coroutine[Any, Any, Any]") -> Any:
         return self.loop.run_until_complete(work)
@@ -120,7 +212,7 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
         async with (
             httpx.AsyncClient(transport=httpx.MockTransport(self.till)) as client,
             open_service(
-                plain_settings(sellers={SELLER.name: SELLER}),
+                plain_settings(sellers={SELLER.name: SELLER}, events=(CRM,)),
                 store=self.store.sibling(),
                 clock=self.clock,
                 outbound=Outbound(client, allow_loopback=True, resolve=public),
@@ -138,7 +230,9 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
         owner = elicitations.owners.tag(issuer="tests", subject="ann")
         status = ReceiptStatus.SPENT if is_spent else ReceiptStatus.OPEN
         self.id = f"{owner}{'p' * 24}"
-        row = payment(status, id=self.id, owner=owner, dedupe_key=self.id, paid_at=self.clock())
+        self.till.reference = f"{owner}{'q' * 24}"
+        about: Body = {"id": self.id, "owner": owner, "elicitation_id": self.till.reference}
+        row = payment(status, **about, dedupe_key=self.id, paid_at=self.clock())
         self.do(elicitations.write(row))
 
     def teardown(self) -> None:
@@ -165,12 +259,17 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
             except ElicitError:
                 pass
             else:
-                assert self.till.given >= (up_to or PAID), (
-                    "a refund that returns has refunded at least the requested amount"
-                )
+                self.confirmed = max(self.confirmed, up_to or PAID)
 
         life.making[asyncio.create_task(refund())] = up_to or PAID
         await self._calm()
+
+    @rule(which=some, up_to=amounts)
+    def refund_at_once(self, which: int, up_to: int | None) -> None:
+        """Refund while the provider answers at once, so that later states occur more often."""
+        self.till.is_open = True
+        self.refund(which=which, up_to=up_to)
+        self.till.is_open = False
 
     @rule(which=some)
     def answer(self, which: int) -> None:
@@ -186,7 +285,7 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
         self.do(self._at_the_till(which, status=status))
 
     async def _at_the_till(self, which: int, *, status: int, is_made: bool = False) -> None:
-        sent = [one for one in self.till.sent if not one.is_made]
+        sent = [one for one in self.till.sent if one.made is None]
         if sent:
             one = sent[which % len(sent)]
             if status != 200 and not one.answer.done():
@@ -195,6 +294,75 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
                 self.till.make(one)
             elif status == 400:
                 self.till.sent.remove(one)  # a 400 is final: the request is never carried out
+        await self._calm()
+
+    @rule(which=some)
+    def hold(self, which: int) -> None:
+        """Carry out a request, and hold its answer back."""
+        sent = [one for one in self.till.sent if one.made is None]
+        if sent:
+            self.till.hold(sent[which % len(sent)])
+
+    @rule(which=some)
+    def release(self, which: int) -> None:
+        sent = [one for one in self.till.sent if one.made is not None and not one.answer.done()]
+        if sent:
+            self.till.make(sent[which % len(sent)])
+        self.do(self._calm())
+
+    # The provider and the bank.
+
+    @rule(amount=amounts)
+    def refund_at_dashboard(self, amount: int | None) -> None:
+        wanted = self.till.remaining if amount is None else amount
+        if 0 < wanted <= self.till.remaining:
+            self.till.refund(wanted)
+            self.dashboard += wanted
+
+    @rule(are_pending=st.booleans())
+    def switch(self, are_pending: bool) -> None:
+        self.till.status = "pending" if are_pending else "succeeded"
+
+    @rule(which=some)
+    def fail(self, which: int) -> None:
+        made = [one for one in self.till.refunds if one["status"] != "failed"]
+        if made:
+            self.till.fail(made[which % len(made)])
+
+    @rule(which=some)
+    def finish(self, which: int) -> None:
+        made = [one for one in self.till.refunds if one["status"] == "pending"]
+        if made:
+            self.till.finish(made[which % len(made)])
+
+    @rule(amount=amounts)
+    def claim(self, amount: int | None) -> None:
+        wanted = self.till.remaining if amount is None else amount
+        if 0 < wanted <= self.till.remaining:
+            self.till.claim(wanted)
+
+    @rule(which=some, status=st.sampled_from(["won", "lost"]))
+    def decide(self, which: int, status: str) -> None:
+        made = [one for one in self.till.disputes if one["status"] == "needs_response"]
+        if made:
+            self.till.decide(made[which % len(made)], status)
+
+    @rule(which=some, process=some, again=st.booleans())
+    def deliver(self, which: int, process: int, again: bool) -> None:
+        if self.till.post:
+            event = self.till.post[which % len(self.till.post)]
+            if not again:
+                self.till.post.remove(event)
+            self.do(self._deliver(event, self.lives[process % 2]))
+
+    async def _deliver(self, event: bytes, life: Life) -> None:
+        gateway = life.service.kinds.payments.flow.named("stripe")
+        assert isinstance(gateway, StripeGateway)
+        headers = signing.stripe(event, secret=WEBHOOK_SECRET, now=self.clock())
+        secrets = SELLER.webhook_secrets
+        now = self.clock()
+        delivery = verify(STRIPE, body=event, headers=headers, secrets=secrets, now=now)
+        life.making[asyncio.create_task(life.service.webhooks.receive(gateway, delivery))] = 0
         await self._calm()
 
     @rule(which=some)
@@ -228,7 +396,7 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def no_more_is_refunded_than_was_asked_for(self) -> None:
-        assert self.till.given <= max(self.asked), (self.till.refunds, self.asked)
+        assert self.till.given <= max(self.asked) + self.dashboard, (self.till.refunds, self.asked)
 
     async def _row(self) -> Payment:
         found: Payment | None
@@ -247,19 +415,55 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
 
     async def _end_well(self) -> None:
         """Answer all requests and sweep, and check that the ledger agrees with the provider."""
-        self.till.is_open = True
+        self.till.is_open, self.till.status = True, "succeeded"
         for one in self.till.sent:
-            if not one.is_made:
-                self.till.make(one)
+            self.till.make(one)
         await self._calm()
         for life in self.lives:
             await self._kill(life)
-        for _ in range(3):
+        for event in [*self.till.post]:
+            await self._deliver(event, self.lives[0])
+        for refund in self.till.refunds:
+            if refund["status"] == "pending":
+                self.till.finish(refund)
+                await self._deliver(self.till.post[-1], self.lives[0])
+        for _ in range(6):
             self.clock.tick(days=1, seconds=1)
+            row = await self._row()
+            if row.status is ReceiptStatus.OPEN and row.due_at is not None:
+                self.asked.append(PAID)
             await fall_due(self.lives[1].service)
-        row = await self._row()
         self.no_more_is_refunded_than_was_asked_for()
-        assert (row.part, row.refunded) == (None, self.till.given)
+        await self._ledger_agrees()
+        await self._events_are_sent_once()
+
+    async def _ledger_agrees(self) -> None:
+        row = await self._row()
+        given, claimed = self.till.given, self.till.claimed
+        about = row, self.till.refunds, self.till.disputes
+        assert (row.part, row.pending, row.refunded) == (None, None, given), about
+        assert claimed_of(row) == claimed, about
+        assert row.refunded + row.owed + claimed >= self.confirmed, (about, self.confirmed)
+        assert not row.is_usable or given + claimed < PAID, about
+        assert (row.status is ReceiptStatus.REFUNDED) == (given == PAID), about
+        is_lost = claimed > 0 and given + claimed >= PAID
+        assert (row.status is ReceiptStatus.DISPUTED) == is_lost, about
+
+    async def _events_are_sent_once(self) -> None:
+        """Check that the refund of one total is reported once, and again after it was pending."""
+        rows = self.lives[0].service.elicitations.rows
+        totals, last = dict[int, int](), -1
+        has_pended = any(one["has_pended"] for one in self.till.refunds)
+        for record in sorted(self.store.records, key=lambda one: one.kind != KINDS[Payment]):
+            if record.kind == KINDS[Payment]:
+                totals[record.version] = (await rows.open(record, Payment)).refunded
+            elif record.kind == KINDS[OutgoingEvent] and record.version == 1:
+                event = await rows.open(record, OutgoingEvent)
+                total = totals[int(event.id.rpartition(".")[0][-10:])]
+                assert event.type != "payment.refund_pending" or has_pended, self.till.refunds
+                assert event.type not in REFUNDED or total != last, self.till.refunds
+                is_known = total == last and event.type != "payment.refund_pending"
+                last = total if is_known or event.type in REFUNDED else -1
 
 
 TestPartRefundsAgainstModel = PartRefundsAgainstModel.TestCase
@@ -279,3 +483,13 @@ def test_refused_refund_list_does_not_mark_an_unanswered_refund_as_refused() -> 
     machine.lose_the_answer(which=0)
     machine.turn_away(which=0, status=400)  # the request for the list of refunds, after the refund
     machine.teardown()
+
+
+def test_failure_of_an_earlier_refund_does_not_report_the_full_refund_again() -> None:
+    machine = PartRefundsAgainstModel()
+    machine.open(is_spent=False)
+    machine.refund_at_dashboard(amount=300)
+    machine.fail(which=0)
+    machine.refund(which=0, up_to=None)
+    machine.answer(which=0)
+    machine.teardown()  # delivers the event about the failed refund
