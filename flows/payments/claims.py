@@ -183,7 +183,7 @@ def state_of(payment: Payment) -> str:
             return "paid"
         case ReceiptStatus.REFUNDING if payment.owed:
             return "refund failed"
-        case ReceiptStatus.REFUNDED if payment.pending is not None and not payment.pending.is_check:
+        case ReceiptStatus.REFUNDED if payment.is_refund_pending:
             return "refund pending"
         case status:
             return status.value

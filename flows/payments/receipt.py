@@ -245,6 +245,11 @@ class Payment(Struct, frozen=True, kw_only=True):
         return 0 < self.refunded < self.amount and self.status is not ReceiptStatus.REFUNDED
 
     @property
+    def is_refund_pending(self) -> bool:
+        """True if the provider has accepted a refund that can still fail."""
+        return self.pending is not None and not self.pending.is_check
+
+    @property
     def due_at(self) -> datetime | None:
         """The time of the sweeper's next work: a refund, or a check of a refund's state."""
         asked_at = None if self.pending is None else self.pending.ask_at

@@ -218,8 +218,8 @@ def refund_changed(payment: Payment, change: RefundChange, *, at: datetime) -> P
     is_of_all = payment.status is ReceiptStatus.REFUNDED and payment.refund_id == change.id
     if not change.stands and is_of_all:
         remaining = 0 if change.amount is None else max(0, payment.refunded - change.amount)
-        failed = _with_failed(payment, [change], at, remaining=remaining)
-        return check_soon(failed, at) if remaining else failed
+        # Another refund may have been made that the ledger does not know, so check all of them.
+        return check_soon(_with_failed(payment, [change], at, remaining=remaining), at)
     if not change.stands:
         return check_soon(payment, at)
     if is_of_all and change.is_done and change.amount == payment.amount:

@@ -160,7 +160,7 @@ def to_payment_data(paid: Payment) -> PaymentData:
         paid_at=paid.paid_at,
         refunded=paid.refunded,
         refunded_at=paid.refunded_at,
-        is_refund_pending=paid.pending is not None,
+        is_refund_pending=paid.is_refund_pending,
         owed=paid.owed,
         dispute=None if dispute is None else dispute.value,
         disputed=claimed_of(paid),

@@ -120,7 +120,7 @@ async def refund(
 
 
 def _refunded_already(payment: Payment, part: Money) -> str | None:
-    if payment.status is ReceiptStatus.REFUNDED and payment.pending is not None:
+    if payment.status is ReceiptStatus.REFUNDED and payment.is_refund_pending:
         return f"{payment.price} is being refunded: {payment.seller} has not confirmed it yet."
     if payment.status is ReceiptStatus.REFUNDED:
         return f"{payment.price} was refunded on {payment.refunded_at:%Y-%m-%d}."

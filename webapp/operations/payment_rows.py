@@ -172,7 +172,7 @@ def _note(payment: Payment, *, is_claimed: bool) -> str | None:
         words.append(f"{payment.refunded_price} of it refunded")
     if payment.owed:
         words.append(f"a refund of {payment.owed_price} failed: refund it again, or {_DONE}")
-    if payment.pending is not None:
+    if payment.is_refund_pending:
         words.append("the provider has not confirmed a refund yet")
     words += _of_claims(payment)
     return ", ".join(words) or None

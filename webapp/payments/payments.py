@@ -300,7 +300,7 @@ def _became(payment: Payment) -> str:
     if payment.status is ReceiptStatus.SPENT and payment.surplus_to is None:
         return "used by an earlier call"
     if payment.status is not ReceiptStatus.DISPUTED:
-        return _GONE if payment.pending is None else f"{_GONE}, and the money is on its way"
+        return f"{_GONE}, and the money is on its way" if payment.is_refund_pending else _GONE
     match stage_of(payment):
         case Dispute.OPEN:
             return "disputed at the person's bank, which has not decided yet"

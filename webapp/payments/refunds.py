@@ -306,7 +306,7 @@ class Refunds:
         total = refunds.refundable(payment)
         up_to = None if total == payment.amount else total  # a bank claims the difference
         if up_to is not None and payment.status is ReceiptStatus.REFUNDED:
-            status = RefundStatus.SUCCEEDED if payment.pending is None else RefundStatus.PENDING
+            status = RefundStatus.PENDING if payment.is_refund_pending else RefundStatus.SUCCEEDED
             return Refund(id=payment.refund_id or payment.id, price=payment.price, status=status)
         if up_to is not None and (why_not := self._why_no_parts(payment)) is not None:
             raise NoRefunds(why_not)

@@ -493,3 +493,14 @@ def test_failure_of_an_earlier_refund_does_not_report_the_full_refund_again() ->
     machine.refund(which=0, up_to=None)
     machine.answer(which=0)
     machine.teardown()  # delivers the event about the failed refund
+
+
+def test_part_refund_made_during_a_dashboard_refund_that_fails_is_recorded() -> None:
+    machine = PartRefundsAgainstModel()
+    machine.open(is_spent=True)
+    machine.refund(which=0, up_to=600)  # the request is delayed
+    machine.refund_at_dashboard(amount=None)
+    machine.let_time_pass(amount={"seconds": 61})
+    machine.refund_at_once(which=1, up_to=None)  # finds that everything is refunded
+    machine.fail(which=0)
+    machine.teardown()  # the refund of 600 is made
