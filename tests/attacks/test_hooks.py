@@ -28,7 +28,7 @@ NONE: dict[str, tuple[str, str]] = {
     "replaced guard": (CLASS.replace('after("settle")', 'replace("verify")'), "is a guard"),
     "around hook for a stage that writes": (
         CLASS.replace('after("settle")', 'around("start")'),
-        "start writes",
+        "start stores its result",
     ),
 }
 
