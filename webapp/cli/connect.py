@@ -104,7 +104,7 @@ async def connect_by_code(service: Service, asked: Elicitation, terminal: Termin
         return False
     before, who = await service.elicitations.get(asked.id) or asked, plain(grant.person.label)
     is_connected = await accounts.code_exchange.finish(
-        asked, terms, grant, token=code.token_endpoint, client_auth=code.client_auth
+        asked, terms, grant, token_endpoint=code.token_endpoint, client_auth=code.client_auth
     )
     if not is_connected:
         wrong = why_not(terms, grant.person, shows=plain)

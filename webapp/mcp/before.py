@@ -305,9 +305,8 @@ async def _ask(server: Any, message: Any) -> None:
         given=message.arguments or {},
         is_inner=not is_clients,
     )
-    _enter_inside(
-        verbs, tool, arguments=arguments, is_clients=is_clients
-    )  # reached only if the person accepted
+    # The person has accepted, otherwise `ask_first` raises.
+    _enter_inside(verbs, tool, arguments=arguments, is_clients=is_clients)
 
 
 async def _run(context: Any, call_next: Any) -> Any:

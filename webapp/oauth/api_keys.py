@@ -97,7 +97,7 @@ class TypedKeys:
             raise
         if not terms.wants(grant.person):
             return [Fault(path=KEY, message=f"{why_not(terms, grant.person)}.")]
-        await self.exchange.finish(opened, terms, grant, token=None, client_auth="")
+        await self.exchange.finish(opened, terms, grant, token_endpoint=None, client_auth="")
         return ()
 
 

@@ -102,7 +102,11 @@ class CodeExchange:
             await self.refuse(current, noted)
             return
         await self.finish(
-            current, terms, grant, token=stored.token_endpoint, client_auth=stored.client_auth
+            current,
+            terms,
+            grant,
+            token_endpoint=stored.token_endpoint,
+            client_auth=stored.client_auth,
         )
 
     async def callback_refused(self, elicitation: Elicitation, error: Denied | Failed) -> None:
@@ -146,15 +150,17 @@ class CodeExchange:
         terms: AccountTerms,
         grant: Grant,
         *,
-        token: str | None,
+        token_endpoint: str | None,
         client_auth: str,
     ) -> bool:
         """Store the granted account, and settle the question.
 
-        Return False if the granted account is not the one that was asked for. `token` is the URL
-        of the token endpoint, and `client_auth` how this server authenticated there.
+        Return False if the granted account is not the one that was asked for. `client_auth` is
+        how this server authenticated at the token endpoint.
         """
-        connection = self._connection(current, terms, grant, token=token, client_auth=client_auth)
+        connection = self._connection(
+            current, terms, grant, token_endpoint=token_endpoint, client_auth=client_auth
+        )
         if grant.person.own_id is not None:
             connection = await self.connections.same_row(connection, own_id=grant.person.own_id)
         client = self.clients.clients[terms.provider]
@@ -227,7 +233,7 @@ class CodeExchange:
             current,
             self._terms(current),
             grant,
-            token=code.token_endpoint,
+            token_endpoint=code.token_endpoint,
             client_auth=code.client_auth,
         )
         await self._revoke(refused, owner=current.owner)
@@ -252,7 +258,7 @@ class CodeExchange:
             current,
             self._terms(current),
             grant,
-            token=asked.token_endpoint,
+            token_endpoint=asked.token_endpoint,
             client_auth=asked.client_auth,
         )
         try:
@@ -315,7 +321,7 @@ class CodeExchange:
         terms: AccountTerms,
         grant: Grant,
         *,
-        token: str | None,
+        token_endpoint: str | None,
         client_auth: str,
     ) -> Connection:
         pepper = self.elicitations.owners.pepper
@@ -349,7 +355,7 @@ class CodeExchange:
             refresh_expires_at=grant.tokens.refresh_expires_at,
             end_set_at=now,
             issued_at=now,
-            token_endpoint=token,
+            token_endpoint=token_endpoint,
             client_auth=client_auth,
             issuer=grant.issuer,
             came_by=current.id,

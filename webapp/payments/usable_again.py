@@ -84,10 +84,10 @@ class UsableAgain:
                 return ChangedPayment(self._bought_again(payment, holder))
             payment = replace(payment, dedupe_key=self._product_key(payment))
         question = await self._elicitations.get(payment.answers or payment.elicitation_id)
-        join = payment.question_key or (None if question is None else question.dedupe_key)
-        if join is None:  # rows of older versions do not name the question
+        key = payment.question_key or (None if question is None else question.dedupe_key)
+        if key is None:  # rows of older versions do not name the question
             return ChangedPayment(payment)
-        asked = await self._elicitations.holder(Elicitation, owner=payment.owner, key=join)
+        asked = await self._elicitations.holder(Elicitation, owner=payment.owner, key=key)
         ended: list[Elicitation] = []
         if asked is not None and not asked.status.is_final:
             ended = self.answered(asked, payment)

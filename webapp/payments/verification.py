@@ -310,9 +310,9 @@ class Verification:
                 return []
             fresh = EarlyEvent(id=id, owner=SERVICE, webhook_ids=(), erase_at=hook.erase_at)
             found = await self._elicitations.read(EarlyEvent, owner=SERVICE, id=id) or fresh
-            hooks = (*found.webhook_ids, hook.id)[-EARLY_EVENTS_AT_MOST:]
+            ids = (*found.webhook_ids, hook.id)[-EARLY_EVENTS_AT_MOST:]
             waiting = replace(hook, status="waiting", why="payment")
-            return [waiting, replace(found, webhook_ids=hooks, erase_at=hook.erase_at)]
+            return [waiting, replace(found, webhook_ids=ids, erase_at=hook.erase_at)]
 
         return "waiting" if await self._elicitations.write_rebuilt(values) else "duplicate"
 

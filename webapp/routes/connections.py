@@ -363,26 +363,31 @@ async def start_reconnecting(
         if provider.key is None
         else ApiKeyRequest(provider=provider, **whose)
     )
-    join = elicitations.owners.pepper.tag("join", "reconnect", connection.id, size=18)
+    dedupe_key = elicitations.owners.pepper.tag("join", "reconnect", connection.id, size=18)
 
     async def new_question() -> list[Elicitation]:
-        held = await elicitations.holder(Elicitation, owner=owner, key=join)
+        held = await elicitations.holder(Elicitation, owner=owner, key=dedupe_key)
         if held is not None and not held.status.is_final:
             if elicitations.clock() < held.expires_at:
                 return []
             held = await elicitations.end(held, Status.EXPIRED)
-        new = await _question(service, connection, request, join=join, owner=owner)
+        new = await _question(service, connection, request, dedupe_key=dedupe_key, owner=owner)
         new = replace(new, is_for_user=is_for_user)
         return [new] if held is None else [states.release_key(held), new]
 
     written = await elicitations.write_rebuilt(new_question)
     if written:
         return await elicitations.get(written[-1].id)
-    return await elicitations.holder(Elicitation, owner=owner, key=join)
+    return await elicitations.holder(Elicitation, owner=owner, key=dedupe_key)
 
 
 async def _question(
-    service: Service, connection: Connection, request: AccountRequest, *, join: str, owner: str
+    service: Service,
+    connection: Connection,
+    request: AccountRequest,
+    *,
+    dedupe_key: str,
+    owner: str,
 ) -> Elicitation:
     accounts, now = service.kinds.accounts, service.clock()
     id, expires_at = service.elicitations.new_id(owner), now + OPEN_FOR
@@ -410,7 +415,7 @@ async def _question(
         owner=owner,
         kind=request.kind,
         request=replace(asked, terms=to_builtins(terms)),
-        dedupe_key=join,
+        dedupe_key=dedupe_key,
         created_at=now,
         expires_at=expires_at,
     )

@@ -13,6 +13,7 @@ from tests.support.service_env import RING
 from tests.support.serving import transport_to
 from tests.support.users import calling
 from tests.support.workers import in_file, two_workers
+from webapp.http.exchange import facts_of
 from webapp.workers.sessions import RoutedSessions, new_name
 
 LISTING = {"id": 5, "method": "tools/list"}
@@ -112,6 +113,24 @@ async def test_session_id_of_another_worker_is_ignored_where_there_are_no_sessio
     async with httpx.AsyncClient(transport=transport_to(routed)) as client:
         answer = await client.post(f"http://127.0.0.1{path}", json=LISTING, headers=headers)
     assert answer.status_code == 204
+
+
+async def test_repeated_session_id_reaches_the_check_that_refuses_it(tmp_path):
+    async def refusing(scope: Any, receive: Any, send: Any) -> None:
+        ids = facts_of(scope).headers[b"mcp-session-id"]
+        status = 400 if len(ids) == len(raw_ids(scope)) == 2 else 204
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    def raw_ids(scope: Any) -> set[bytes]:
+        return {value for name, value in scope["headers"] if name == b"mcp-session-id"}
+
+    name = new_name("")
+    routed = RoutedSessions(refusing, name=name, folder=tmp_path, ring=RING)
+    headers = [("mcp-session-id", f"{id}.{name}") for id in ("6f1c", "7a2d")]
+    async with httpx.AsyncClient(transport=transport_to(routed)) as client:
+        answer = await client.post("http://127.0.0.1/mcp", json=LISTING, headers=headers)
+    assert answer.status_code == 400
 
 
 async def test_long_response_arrives_completely(store):
