@@ -85,6 +85,9 @@ def number_of_workers(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    for name in ("replay", "reload"):
+        if options.workers > 1 and getattr(options, name):
+            raise CommandRefused(f"--{name} uses one process: leave out --workers.", status=2)
     with contextlib.ExitStack() as stack:
         if options.fd is not None:
             listener = stack.enter_context(socket.socket(fileno=options.fd))
@@ -94,8 +97,6 @@ def _run(options: argparse.Namespace) -> int:
             settings_for(os.environ, host=options.host, port=listener.getsockname()[1]),
             options.plugin,
         )
-        if options.replay and options.workers > 1:
-            raise CommandRefused("--replay uses one process: leave out --workers.", status=2)
         if options.reload:
             return _reload(options, settings, listener)
         if options.workers > 1:
@@ -144,8 +145,6 @@ def _bound(options: argparse.Namespace) -> socket.socket:
 
 
 def _reload(options: argparse.Namespace, settings: Settings, listener: socket.socket) -> int:
-    if options.workers > 1:
-        raise CommandRefused("--reload uses one process: leave out --workers.", status=2)
     if settings.store == "memory:":
         raise CommandRefused(
             "ELICIT_STORE: with --reload, memory: loses its data at each change; set a file, or "

@@ -219,10 +219,14 @@ async def test_server_named_by_the_setting_is_served_without_an_argument(tmp_pat
         assert "\n  sandbox " not in server.output  # only the demo always runs a sandbox
 
 
-async def test_replay_with_several_workers_is_refused(tmp_path):
+@pytest.mark.parametrize("option", ["--replay", "--reload"])
+async def test_option_for_one_process_is_refused_with_several_workers(tmp_path, option):
     write_module(tmp_path)
-    ended = await called("serve", "my_tools:mcp", "--replay", "--workers", "2", home=tmp_path)
-    assert (ended.status, "--replay uses one process" in ended.err) == (2, True)
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # checked before the port
+        extra = {"ELICIT_PORT": str(taken.getsockname()[1])}
+        words = ("serve", "my_tools:mcp", option, "--workers", "2")
+        ended = await called(*words, home=tmp_path, extra=extra)
+    assert (ended.status, f"{option} uses one process" in ended.err) == (2, True)
 
 
 async def test_argument_takes_precedence_over_the_setting(tmp_path):

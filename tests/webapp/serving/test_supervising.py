@@ -219,5 +219,3 @@ async def test_startup_error_is_printed_once(home):
     end = await called("serve", "--workers", "2", "--port", "0", home=home, extra=with_store)
     assert end.status == 2
     assert end.err.startswith("elicit: ELICIT_STORE: with --workers, memory: cannot be shared")
-    end = await called("serve", "--workers", "2", "--reload", "--port", "0", home=home)
-    assert end.err == "elicit: --reload uses one process: leave out --workers.\n"
