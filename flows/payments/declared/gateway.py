@@ -13,10 +13,10 @@ import httpx
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.flow import Redirect, RedirectContext, Talk
+from flows.elicitation.flow import RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed, InvalidQuestion
-from flows.payments.checkout_page import asking, begun, prepared, return_urls, stored_request
+from flows.payments.checkout_page import HostedCheckout, asking, return_urls, stored_request
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.reader import (
     answer_in,
@@ -48,11 +48,11 @@ REASON_AT_MOST = 190  # Square, in examples/payments, allows 192 characters
 FETCHING = "report the status of the payment"
 
 
-class DeclaredGateway:
+class DeclaredGateway(HostedCheckout[DeclaredAccount]):
     """The gateway for a declared provider. Implements Gateway and Signs."""
 
     def __init__(self, seller: DeclaredAccount) -> None:
-        self.seller = seller
+        super().__init__(seller)
         self._declared = seller.declaration
 
     @property
@@ -71,13 +71,6 @@ class DeclaredGateway:
         written(price, digits=self._declared.unit_digits)
         if self._declared.currencies and price.currency not in self._declared.currencies:
             raise InvalidQuestion(f"{self.seller.label} does not accept {price.currency}.")
-
-    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
-        """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
-        return prepared(elicitation, context, self._creation)
-
-    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
-        return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
         stored, key = stored_request(elicitation, attempt, self.seller)
@@ -109,10 +102,6 @@ class DeclaredGateway:
         if found.id != session:
             raise unreadable(self.seller, doing=FETCHING)
         return found
-
-    def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        """Fetch the session; the provider captures payments automatically."""
-        return (yield from self.fetch(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
         """Close the payment page. Return False if it is already paid, or its payment is pending.
@@ -176,7 +165,7 @@ class DeclaredGateway:
         yield from ()
         return None
 
-    def _creation(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
+    def new_request(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
         terms, (back, cancelled) = terms_of(elicitation), return_urls(context)
         expires_at = (context.now + self._declared.life).replace(microsecond=0)
         values: Values = {

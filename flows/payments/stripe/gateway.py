@@ -24,14 +24,13 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from flows.elicitation.flow import Redirect, RedirectContext, SetupFinding, SetupReport, Talk
-from flows.elicitation.states import Attempt, Elicitation, Json
+from flows.elicitation.flow import RedirectContext, SetupFinding, SetupReport, Talk
+from flows.elicitation.states import Attempt, Elicitation
 from flows.errors import Failed
-from flows.payments.checkout_page import PACE, begun, prepared, return_urls, stored_request
+from flows.payments.checkout_page import PACE, HostedCheckout, return_urls, stored_request
 from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import (
     CLOCKS_DIFFER,
-    Notice,
     ProviderSession,
     fits_a_header,
     payment_of,
@@ -210,25 +209,19 @@ def _none_empty(secrets: Sequence[str]) -> tuple[str, ...]:
     return tuple(secrets)
 
 
-class StripeGateway:
+class StripeGateway(HostedCheckout[StripeAccount]):
     """The gateway for Stripe. Implements Gateway, Signs, Lists and Examinable."""
 
     scheme = STRIPE
     pace = PACE
+    read_notice = staticmethod(notice_in)
 
     def __init__(self, seller: StripeAccount) -> None:
-        self.seller = seller
+        super().__init__(seller)
         self.webhook_secrets: tuple[str, ...] = seller.webhook_secrets
 
     def check(self, price: Money) -> None:
         charge_amount(price)
-
-    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
-        """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
-        return prepared(elicitation, context, self._asked_session)
-
-    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
-        return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
         stored, key = stored_request(elicitation, attempt, self.seller)
@@ -259,13 +252,6 @@ class StripeGateway:
             query["starting_after"] = after
         reply = yield self._get(f"{_SESSIONS}?{urlencode(query)}")
         return sessions_in(reply, self.seller)
-
-    def read_notice(self, body: bytes) -> Notice:
-        return notice_in(body)
-
-    def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        """Fetch the session; Stripe captures payments automatically."""
-        return (yield from self.fetch(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
         terms_for(elicitation, self.seller)
@@ -347,7 +333,7 @@ class StripeGateway:
             headers["Idempotency-Key"] = key
         return httpx.Request("POST", self.seller.api + path, headers=headers, content=body.encode())
 
-    def _asked_session(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
+    def new_request(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
         terms, (back, cancelled) = terms_of(elicitation), return_urls(context)
         expires_at = _expiry(elicitation.expires_at, now=context.now)
         form = {
