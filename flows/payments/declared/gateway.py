@@ -6,8 +6,6 @@ exactly the terms of the question. A repeated refund request has the same idempo
 """
 
 import hashlib
-from collections.abc import Sequence
-from datetime import timedelta
 
 import httpx
 import msgspec
@@ -41,7 +39,6 @@ from flows.payments.responses import (
     written,
 )
 from flows.payments.session import Malformed, SessionStatus, StoredCheckout, checkout_of, terms_of
-from flows.webhooks.signatures import Scheme
 
 OPENING = "open its payment page"
 REASON_AT_MOST = 190  # Square, in examples/payments, allows 192 characters
@@ -53,19 +50,10 @@ class DeclaredGateway(HostedCheckout[DeclaredAccount]):
 
     def __init__(self, seller: DeclaredAccount) -> None:
         super().__init__(seller)
-        self._declared = seller.declaration
-
-    @property
-    def pace(self) -> Sequence[timedelta]:
-        return self._declared.pace
-
-    @property
-    def scheme(self) -> Scheme:
-        return self._declared.scheme
-
-    @property
-    def webhook_secrets(self) -> tuple[str, ...]:
-        return self.seller.webhook_secrets
+        self._declared = declared = seller.declaration
+        self.pace = declared.pace
+        self.scheme = declared.scheme
+        self.webhook_secrets: tuple[str, ...] = seller.webhook_secrets
 
     def check(self, price: Money) -> None:
         written(price, digits=self._declared.unit_digits)

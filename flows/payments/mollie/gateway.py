@@ -26,7 +26,7 @@ import msgspec
 from flows.elicitation.flow import RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation
 from flows.errors import Failed
-from flows.origin import is_origin
+from flows.origin import is_origin, written_origin
 from flows.payments.checkout_page import (
     PACE,
     HostedCheckout,
@@ -36,7 +36,6 @@ from flows.payments.checkout_page import (
 )
 from flows.payments.gateway import (
     ProviderSession,
-    UnsignedNotice,
     fits_a_header,
     payment_of,
     terms_for,
@@ -138,11 +137,10 @@ def sandbox_mollie(url: str, key: str, *, webhook_url: str | None = None) -> Mol
     """
     _require_key(key, "test_")
     api = url.rstrip("/")
-    scheme, _, rest = api.partition("://")
     return MollieAccount(
         label="Mollie (sandbox)",
         api=api,
-        checkout_origins=(f"{scheme}://{rest.partition('/')[0]}",),
+        checkout_origins=(written_origin(api),),
         key=key,
         is_live=False,
         webhook_url=webhook_url,
@@ -153,6 +151,7 @@ class MollieGateway(HostedCheckout[MollieAccount]):
     """The gateway for Mollie: a session is a payment. Implements Gateway, Lists and Traces."""
 
     pace = PACE
+    read_unsigned = staticmethod(unsigned_in)
 
     def check(self, price: Money) -> None:
         written(price)
@@ -220,9 +219,6 @@ class MollieGateway(HostedCheckout[MollieAccount]):
     def refunds(self, payment: Payment) -> Talk[Sequence[RefundChange]]:
         path = f"{_path(payment_of(payment, self.seller))}/refunds"
         return reported_changes((yield from self._refunds(payment, path)), self.seller)
-
-    def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
-        return unsigned_in(body, query=query)
 
     def trace(self, payment: str) -> Talk[str | None]:
         reply = yield self._request("GET", _path(payment))

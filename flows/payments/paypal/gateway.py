@@ -32,6 +32,7 @@ import msgspec
 from flows.elicitation.flow import RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation
 from flows.errors import InvalidQuestion
+from flows.origin import written_origin
 from flows.payments.checkout_page import (
     PACE,
     HostedCheckout,
@@ -184,11 +185,10 @@ def sandbox_paypal(
     _require_credentials(client_id, client_secret)
     _require_webhook_ids(webhook_ids)
     api = url.rstrip("/")
-    scheme, _, rest = api.partition("://")
     return PayPalAccount(
         label="PayPal (sandbox)",
         api=api,
-        checkout_origins=(f"{scheme}://{rest.partition('/')[0]}",),
+        checkout_origins=(written_origin(api),),
         client_id=client_id,
         client_secret=client_secret,
         is_live=False,
@@ -209,15 +209,9 @@ class PayPalGateway(HostedCheckout[PayPalAccount]):
 
     def __init__(self, seller: PayPalAccount) -> None:
         super().__init__(seller)
+        self.certificates: CertificateScheme = seller.certificates
+        self.webhook_ids: tuple[str, ...] = seller.webhook_ids
         self._bearer: str | None = None
-
-    @property
-    def certificates(self) -> CertificateScheme:
-        return self.seller.certificates
-
-    @property
-    def webhook_ids(self) -> tuple[str, ...]:
-        return self.seller.webhook_ids
 
     def check(self, price: Money) -> None:
         _amount(price)

@@ -27,6 +27,7 @@ from msgspec import Struct
 from flows.elicitation.flow import RedirectContext, SetupFinding, SetupReport, Talk
 from flows.elicitation.states import Attempt, Elicitation
 from flows.errors import Failed
+from flows.origin import written_origin
 from flows.payments.checkout_page import PACE, HostedCheckout, return_urls, stored_request
 from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import (
@@ -189,12 +190,11 @@ def sandbox_stripe(url: str, key: str, webhook_secrets: Sequence[str]) -> Stripe
     if key.startswith(("sk_live_", "rk_live_")) or not fits_a_header(key):
         raise ValueError("The key of a sandbox must be a test key, not a live key.")
     api = url.rstrip("/")
-    scheme, _, rest = api.partition("://")
     return StripeAccount(
         name="stripe",
         label="Stripe (sandbox)",
         api=api,
-        checkout_origins=(f"{scheme}://{rest.partition('/')[0]}",),
+        checkout_origins=(written_origin(api),),
         key=key,
         webhook_secrets=_none_empty(webhook_secrets),
         is_live=False,
