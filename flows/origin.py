@@ -57,6 +57,12 @@ def is_origin(text: str) -> bool:
     return origin_of(text) == text
 
 
+def written_origin(url: str) -> str:
+    """Return the origin of a URL from the operator, as it is written and without checks."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
+
+
 def _host(host: str, *, is_bracketed: bool) -> str:
     """Return the host as browsers read it (UTS 46), so that the host shown is the host visited."""
     try:

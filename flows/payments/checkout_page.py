@@ -5,9 +5,10 @@ therefore reused. A request is stored in full before it is sent, and repeated wi
 idempotency key.
 """
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final, Generic, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -15,19 +16,48 @@ import msgspec
 from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
-from flows.payments.gateway import Gateway, MerchantAccount, open_page, terms_for
+from flows.payments.gateway import MerchantAccount, ProviderSession, open_page, terms_for
 from flows.payments.responses import page_in
 from flows.payments.session import StoredCheckout, checkout_of
 
-Asking: TypeAlias = Callable[[Elicitation, RedirectContext], StoredCheckout]
+SellerT = TypeVar("SellerT", bound=MerchantAccount)
 
 
-def prepared(elicitation: Elicitation, context: RedirectContext, ask: Asking) -> Json:
-    """Return the checkout whose page is already open, or the request that `ask` builds."""
-    stored: Json = msgspec.to_builtins(
-        open_page(elicitation, now=context.now) or ask(elicitation, context)
-    )
-    return stored
+class HostedCheckout(ABC, Generic[SellerT]):
+    """The part of a Gateway that is the same for all providers with their own payment page."""
+
+    def __init__(self, seller: SellerT) -> None:
+        self.seller = seller
+
+    @abstractmethod
+    def new_request(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
+        """Build the request that opens a page. Raises InvalidQuestion for an impossible price."""
+
+    @abstractmethod
+    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]: ...
+    @abstractmethod
+    def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]: ...
+
+    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
+        """Return the checkout whose page is already open, or a new request."""
+        stored: Json = msgspec.to_builtins(
+            open_page(elicitation, now=context.now) or self.new_request(elicitation, context)
+        )
+        return stored
+
+    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
+        """Create the payment page, or reuse an open one, and redirect to it. Raises Failed."""
+        assert elicitation.attempt is not None
+        terms_for(elicitation, self.seller)
+        opened = checkout_of(elicitation.attempt)
+        if opened is not None and opened.url is not None:
+            return Redirect(url=opened.url)
+        stored = yield from self.repeat(elicitation, elicitation.attempt)
+        return Redirect(url=page_in(stored, self.seller), attempt_data=msgspec.to_builtins(stored))
+
+    def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
+        """Fetch the session: most providers capture payments automatically."""
+        return self.fetch(elicitation, session)
 
 
 def asking(body: object, *, until: datetime) -> StoredCheckout:
@@ -44,17 +74,6 @@ def return_urls(context: RedirectContext) -> tuple[str, str]:
     """Return the URLs for a person who has paid and for a person who has cancelled."""
     back = f"{context.return_url}?{urlencode({'state': context.state})}"
     return back, f"{back}&cancelled=1"
-
-
-def begun(elicitation: Elicitation, gateway: Gateway) -> Talk[Redirect]:
-    """Create the payment page, or reuse an open one, and redirect to it. Raises Failed."""
-    assert elicitation.attempt is not None
-    terms_for(elicitation, gateway.seller)
-    opened = checkout_of(elicitation.attempt)
-    if opened is not None and opened.url is not None:
-        return Redirect(url=opened.url)
-    stored = yield from gateway.repeat(elicitation, elicitation.attempt)
-    return Redirect(url=page_in(stored, gateway.seller), attempt_data=msgspec.to_builtins(stored))
 
 
 def stored_request(

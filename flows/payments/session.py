@@ -208,11 +208,6 @@ class UnresolvedPayment(Struct, frozen=True, kw_only=True):
             return f"{self.paid} {self.paid_currency}"
 
     @property
-    def needs_review(self) -> bool:
-        """True if an operator has to review the payment."""
-        return self.status in (UnresolvedStatus.UNANSWERED, UnresolvedStatus.OTHERWISE)
-
-    @property
     def due_at(self) -> datetime | None:
         return self.next_check_at  # set only while WAITING
 

@@ -26,6 +26,7 @@ from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import traits_of
 from flows.errors import AlreadyDone, CallOver
+from flows.payments.events import ON_ITS_WAY
 from flows.payments.receipt import Payment, record_unsent_result
 from flows.payments.session import is_paid_otherwise
 from webapp.calls.delivery import is_error, is_refunded, made, used_up
@@ -42,7 +43,6 @@ from webapp.http.client import Outbound
 from webapp.identity.identity import Caller
 from webapp.kinds.registry import Kinds
 from webapp.logs.masking import masked
-from webapp.payments.verification import ON_ITS_WAY
 from webapp.records.values import Value
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from flows.elicitation.states import Elicitation, Status
+from flows.payments.events import ON_ITS_WAY
 from flows.payments.receipt import Payment
 from flows.payments.refunds import repaid_manually
 from flows.payments.session import UnresolvedPayment
@@ -20,7 +21,6 @@ from webapp.command import CommandRefused
 from webapp.operations.acts import IN_HAND, refund
 from webapp.operations.payment_rows import PaymentRow, of_payment, of_pending, of_unresolved
 from webapp.operations.rows import CANDIDATES_NAMED
-from webapp.payments.verification import ON_ITS_WAY
 from webapp.printing import printed
 from webapp.records.ids import tail_of
 from webapp.records.values import Reconciliation

@@ -24,11 +24,11 @@ from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, Expired, InvalidAnswer, NobodyAsked, NotAccepted
 from flows.kinds.form import approver_of, on_the_wire, voting_of
+from flows.payments.events import ON_ITS_WAY
 from webapp.calls.presenter import PresentedQuestion, Prompt
 from webapp.calls.verbs import Raised
 from webapp.importing import raised_at
 from webapp.logs.masking import masked, masked_in_short
-from webapp.payments.verification import ON_ITS_WAY
 
 Result: TypeAlias = dict[str, Any]
 _LIBRARIES = ("mcp.", "fastmcp.")

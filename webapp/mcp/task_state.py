@@ -12,13 +12,13 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.tool_call import modes_of
 from flows.elicitation.traits import traits_of
+from flows.payments.events import ON_ITS_WAY
 from flows.payments.session import is_paid_otherwise
 from webapp.calls.delivery import is_error
 from webapp.identity.identity import Caller
 from webapp.mcp.callers import TASKS, Declared, has_tasks
 from webapp.mcp.results import MODERN, Result
 from webapp.mcp.tools import as_mapping, low_level_of
-from webapp.payments.verification import ON_ITS_WAY
 
 # The server's offer of tasks: which clients get tasks, and how the server declares tasks in each
 # protocol revision.

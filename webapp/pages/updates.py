@@ -12,9 +12,9 @@ from typing import Final
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
+from flows.payments.events import ON_ITS_WAY
 from flows.payments.session import is_paid_otherwise
 from webapp.pages.views import Updates
-from webapp.payments.verification import ON_ITS_WAY
 from webapp.service import Service
 
 # How long a page of an accepted question waits for the assistant, which may never continue.

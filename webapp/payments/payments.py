@@ -19,6 +19,7 @@ from flows.elicitation.states import Asked, Elicitation, Json
 from flows.errors import Failed, NotConfigured, NotPossible
 from flows.payments import receipt as receipts
 from flows.payments.claims import stage_of
+from flows.payments.events import ON_ITS_WAY
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.registry import BUILT_IN, Gateways, settings_of
@@ -39,7 +40,7 @@ from webapp.payments.ledger import Ledger, as_seen_by_call
 from webapp.payments.reconciliation import Reconciling
 from webapp.payments.refunds import Refunds
 from webapp.payments.unresolved import LOST, UnresolvedPayments
-from webapp.payments.verification import ON_ITS_WAY, Verification
+from webapp.payments.verification import Verification
 from webapp.records.values import Value
 
 _GONE = "refunded in the meantime"

@@ -30,7 +30,6 @@ from flows.elicitation.traits import PaidSession
 from flows.errors import NotPossible
 from flows.payments.events import (
     CHANGES,
-    ON_ITS_WAY,
     Change,
     changed_payment,
     changed_question,
@@ -67,7 +66,6 @@ from webapp.records.owners import SERVICE
 from webapp.records.values import EarlyEvent, StoredWebhook, Value
 from webapp.stores import Conflict
 
-__all__ = ["ON_ITS_WAY", "Received", "Verification", "event_of"]
 EARLY_EVENTS_AT_MOST = 100  # per payment; the sweeper handles all waiting webhooks
 _log = logging.getLogger(__name__)
 _OTHERWISE = ("amount", "currency", "mode")

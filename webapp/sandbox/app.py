@@ -28,6 +28,7 @@ from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException
 from litestar.params import RawBody
 
+from flows.origin import written_origin
 from webapp.http.client import refuse_packed
 from webapp.http.edge import Edge, Guard
 from webapp.http.exchange import Receive, Scope, Send
@@ -65,7 +66,7 @@ class SandboxApp:
     ) -> None:
         for url in (sandbox.url, *sandbox.redirect_origins):
             require_loopback(url)
-        require_loopback(_origin(sandbox.webhook_url))
+        require_loopback(written_origin(sandbox.webhook_url))
         self._faults = faults = Faults()
         pages = SandboxPages(url=sandbox.url, form_targets=sandbox.redirect_origins)
         outside = Outside(clock=clock, deliver=deliver, pause=pause)
@@ -192,11 +193,6 @@ def _problem(status: HTTPStatus, detail: str) -> Response[Any]:
     return Response(
         problem, status_code=status, media_type="application/problem+json", headers=NO_STORE
     )
-
-
-def _origin(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.partition('/')[0]}"
 
 
 # The sandbox next to an application, on a port of its own.

@@ -6,17 +6,15 @@ exactly the terms of the question. A repeated refund request has the same idempo
 """
 
 import hashlib
-from collections.abc import Sequence
-from datetime import timedelta
 
 import httpx
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.flow import Redirect, RedirectContext, Talk
+from flows.elicitation.flow import RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed, InvalidQuestion
-from flows.payments.checkout_page import asking, begun, prepared, return_urls, stored_request
+from flows.payments.checkout_page import HostedCheckout, asking, return_urls, stored_request
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.reader import (
     answer_in,
@@ -41,43 +39,26 @@ from flows.payments.responses import (
     written,
 )
 from flows.payments.session import Malformed, SessionStatus, StoredCheckout, checkout_of, terms_of
-from flows.webhooks.signatures import Scheme
 
 OPENING = "open its payment page"
 REASON_AT_MOST = 190  # Square, in examples/payments, allows 192 characters
 FETCHING = "report the status of the payment"
 
 
-class DeclaredGateway:
+class DeclaredGateway(HostedCheckout[DeclaredAccount]):
     """The gateway for a declared provider. Implements Gateway and Signs."""
 
     def __init__(self, seller: DeclaredAccount) -> None:
-        self.seller = seller
-        self._declared = seller.declaration
-
-    @property
-    def pace(self) -> Sequence[timedelta]:
-        return self._declared.pace
-
-    @property
-    def scheme(self) -> Scheme:
-        return self._declared.scheme
-
-    @property
-    def webhook_secrets(self) -> tuple[str, ...]:
-        return self.seller.webhook_secrets
+        super().__init__(seller)
+        self._declared = declared = seller.declaration
+        self.pace = declared.pace
+        self.scheme = declared.scheme
+        self.webhook_secrets: tuple[str, ...] = seller.webhook_secrets
 
     def check(self, price: Money) -> None:
         written(price, digits=self._declared.unit_digits)
         if self._declared.currencies and price.currency not in self._declared.currencies:
             raise InvalidQuestion(f"{self.seller.label} does not accept {price.currency}.")
-
-    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
-        """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
-        return prepared(elicitation, context, self._creation)
-
-    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
-        return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
         stored, key = stored_request(elicitation, attempt, self.seller)
@@ -109,10 +90,6 @@ class DeclaredGateway:
         if found.id != session:
             raise unreadable(self.seller, doing=FETCHING)
         return found
-
-    def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        """Fetch the session; the provider captures payments automatically."""
-        return (yield from self.fetch(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
         """Close the payment page. Return False if it is already paid, or its payment is pending.
@@ -176,7 +153,7 @@ class DeclaredGateway:
         yield from ()
         return None
 
-    def _creation(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
+    def new_request(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
         terms, (back, cancelled) = terms_of(elicitation), return_urls(context)
         expires_at = (context.now + self._declared.life).replace(microsecond=0)
         values: Values = {

@@ -23,14 +23,19 @@ from urllib.parse import quote, urlencode
 import httpx
 import msgspec
 
-from flows.elicitation.flow import Redirect, RedirectContext, Talk
-from flows.elicitation.states import Attempt, Elicitation, Json
+from flows.elicitation.flow import RedirectContext, Talk
+from flows.elicitation.states import Attempt, Elicitation
 from flows.errors import Failed
-from flows.origin import is_origin
-from flows.payments.checkout_page import PACE, asking, begun, prepared, return_urls, stored_request
+from flows.origin import is_origin, written_origin
+from flows.payments.checkout_page import (
+    PACE,
+    HostedCheckout,
+    asking,
+    return_urls,
+    stored_request,
+)
 from flows.payments.gateway import (
     ProviderSession,
-    UnsignedNotice,
     fits_a_header,
     payment_of,
     terms_for,
@@ -132,34 +137,24 @@ def sandbox_mollie(url: str, key: str, *, webhook_url: str | None = None) -> Mol
     """
     _require_key(key, "test_")
     api = url.rstrip("/")
-    scheme, _, rest = api.partition("://")
     return MollieAccount(
         label="Mollie (sandbox)",
         api=api,
-        checkout_origins=(f"{scheme}://{rest.partition('/')[0]}",),
+        checkout_origins=(written_origin(api),),
         key=key,
         is_live=False,
         webhook_url=webhook_url,
     )
 
 
-class MollieGateway:
+class MollieGateway(HostedCheckout[MollieAccount]):
     """The gateway for Mollie: a session is a payment. Implements Gateway, Lists and Traces."""
 
     pace = PACE
-
-    def __init__(self, seller: MollieAccount) -> None:
-        self.seller = seller
+    read_unsigned = staticmethod(unsigned_in)
 
     def check(self, price: Money) -> None:
         written(price)
-
-    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
-        """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
-        return prepared(elicitation, context, self._payment)
-
-    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
-        return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
         stored, key = stored_request(elicitation, attempt, self.seller)
@@ -176,10 +171,6 @@ class MollieGateway:
         query = {"limit": "250"} if after is None else {"limit": "250", "from": after}
         reply = yield self._request("GET", f"{_PAYMENTS}?{urlencode(query)}")
         return payments_in(reply, self.seller, since=since)
-
-    def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        """Fetch the payment; Mollie captures it automatically."""
-        return (yield from self.fetch(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
         """Cancel the payment. Raises Failed if it stays open: some methods can only expire."""
@@ -229,9 +220,6 @@ class MollieGateway:
         path = f"{_path(payment_of(payment, self.seller))}/refunds"
         return reported_changes((yield from self._refunds(payment, path)), self.seller)
 
-    def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
-        return unsigned_in(body, query=query)
-
     def trace(self, payment: str) -> Talk[str | None]:
         reply = yield self._request("GET", _path(payment))
         return session_of(same_payment(payment, reply, self.seller), self.seller).reference
@@ -241,7 +229,7 @@ class MollieGateway:
         reply = yield self._request("GET", _path(payment.session))
         return session_of(same_payment(payment.session, reply, self.seller), self.seller)
 
-    def _payment(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
+    def new_request(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
         terms, (back, cancelled) = terms_of(elicitation), return_urls(context)
         payment = {
             "amount": _amount(terms.price),

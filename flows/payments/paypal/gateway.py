@@ -29,10 +29,17 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from flows.elicitation.flow import Redirect, RedirectContext, Talk
-from flows.elicitation.states import Attempt, Elicitation, Json
+from flows.elicitation.flow import RedirectContext, Talk
+from flows.elicitation.states import Attempt, Elicitation
 from flows.errors import InvalidQuestion
-from flows.payments.checkout_page import PACE, asking, begun, prepared, return_urls, stored_request
+from flows.origin import written_origin
+from flows.payments.checkout_page import (
+    PACE,
+    HostedCheckout,
+    asking,
+    return_urls,
+    stored_request,
+)
 from flows.payments.gateway import (
     ProviderSession,
     UnsignedNotice,
@@ -178,11 +185,10 @@ def sandbox_paypal(
     _require_credentials(client_id, client_secret)
     _require_webhook_ids(webhook_ids)
     api = url.rstrip("/")
-    scheme, _, rest = api.partition("://")
     return PayPalAccount(
         label="PayPal (sandbox)",
         api=api,
-        checkout_origins=(f"{scheme}://{rest.partition('/')[0]}",),
+        checkout_origins=(written_origin(api),),
         client_id=client_id,
         client_secret=client_secret,
         is_live=False,
@@ -191,7 +197,7 @@ def sandbox_paypal(
     )
 
 
-class PayPalGateway:
+class PayPalGateway(HostedCheckout[PayPalAccount]):
     """The gateway for PayPal.
 
     Implements Gateway, Certifies and Traces.
@@ -202,26 +208,40 @@ class PayPalGateway:
     pace = PACE
 
     def __init__(self, seller: PayPalAccount) -> None:
-        self.seller = seller
+        super().__init__(seller)
+        self.certificates: CertificateScheme = seller.certificates
+        self.webhook_ids: tuple[str, ...] = seller.webhook_ids
         self._bearer: str | None = None
-
-    @property
-    def certificates(self) -> CertificateScheme:
-        return self.seller.certificates
-
-    @property
-    def webhook_ids(self) -> tuple[str, ...]:
-        return self.seller.webhook_ids
 
     def check(self, price: Money) -> None:
         _amount(price)
 
-    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
-        """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
-        return prepared(elicitation, context, _asked_order)
-
-    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
-        return (yield from begun(elicitation, self))
+    def new_request(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
+        terms, (back, cancelled) = terms_of(elicitation), return_urls(context)
+        order = {
+            "intent": "CAPTURE",
+            "purchase_units": [
+                {
+                    "reference_id": elicitation.id,
+                    "custom_id": elicitation.id,
+                    # PayPal accepts one payment for each invoice, so a second tab cannot pay again.
+                    "invoice_id": elicitation.id,
+                    "description": _cut(terms.what),
+                    "amount": _amount(terms.price),
+                }
+            ],
+            "payment_source": {
+                "paypal": {
+                    "experience_context": {
+                        "user_action": "PAY_NOW",
+                        "shipping_preference": "NO_SHIPPING",
+                        "return_url": back,
+                        "cancel_url": cancelled,
+                    }
+                }
+            },
+        }
+        return asking(order, until=context.now + ORDER_LIFE)
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
         stored, key = stored_request(elicitation, attempt, self.seller)
@@ -343,34 +363,6 @@ def _token_request(seller: PayPalAccount) -> httpx.Request:
         },
         content=b"grant_type=client_credentials",
     )
-
-
-def _asked_order(elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
-    terms, (back, cancelled) = terms_of(elicitation), return_urls(context)
-    order = {
-        "intent": "CAPTURE",
-        "purchase_units": [
-            {
-                "reference_id": elicitation.id,
-                "custom_id": elicitation.id,
-                # PayPal accepts one payment for each invoice, so a second tab cannot pay again.
-                "invoice_id": elicitation.id,
-                "description": _cut(terms.what),
-                "amount": _amount(terms.price),
-            }
-        ],
-        "payment_source": {
-            "paypal": {
-                "experience_context": {
-                    "user_action": "PAY_NOW",
-                    "shipping_preference": "NO_SHIPPING",
-                    "return_url": back,
-                    "cancel_url": cancelled,
-                }
-            }
-        },
-    }
-    return asking(order, until=context.now + ORDER_LIFE)
 
 
 def _path(order: str) -> str:

@@ -24,14 +24,14 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from flows.elicitation.flow import Redirect, RedirectContext, SetupFinding, SetupReport, Talk
-from flows.elicitation.states import Attempt, Elicitation, Json
+from flows.elicitation.flow import RedirectContext, SetupFinding, SetupReport, Talk
+from flows.elicitation.states import Attempt, Elicitation
 from flows.errors import Failed
-from flows.payments.checkout_page import PACE, begun, prepared, return_urls, stored_request
+from flows.origin import written_origin
+from flows.payments.checkout_page import PACE, HostedCheckout, return_urls, stored_request
 from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import (
     CLOCKS_DIFFER,
-    Notice,
     ProviderSession,
     fits_a_header,
     payment_of,
@@ -190,12 +190,11 @@ def sandbox_stripe(url: str, key: str, webhook_secrets: Sequence[str]) -> Stripe
     if key.startswith(("sk_live_", "rk_live_")) or not fits_a_header(key):
         raise ValueError("The key of a sandbox must be a test key, not a live key.")
     api = url.rstrip("/")
-    scheme, _, rest = api.partition("://")
     return StripeAccount(
         name="stripe",
         label="Stripe (sandbox)",
         api=api,
-        checkout_origins=(f"{scheme}://{rest.partition('/')[0]}",),
+        checkout_origins=(written_origin(api),),
         key=key,
         webhook_secrets=_none_empty(webhook_secrets),
         is_live=False,
@@ -210,25 +209,19 @@ def _none_empty(secrets: Sequence[str]) -> tuple[str, ...]:
     return tuple(secrets)
 
 
-class StripeGateway:
+class StripeGateway(HostedCheckout[StripeAccount]):
     """The gateway for Stripe. Implements Gateway, Signs, Lists and Examinable."""
 
     scheme = STRIPE
     pace = PACE
+    read_notice = staticmethod(notice_in)
 
     def __init__(self, seller: StripeAccount) -> None:
-        self.seller = seller
+        super().__init__(seller)
         self.webhook_secrets: tuple[str, ...] = seller.webhook_secrets
 
     def check(self, price: Money) -> None:
         charge_amount(price)
-
-    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
-        """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
-        return prepared(elicitation, context, self._asked_session)
-
-    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
-        return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
         stored, key = stored_request(elicitation, attempt, self.seller)
@@ -259,13 +252,6 @@ class StripeGateway:
             query["starting_after"] = after
         reply = yield self._get(f"{_SESSIONS}?{urlencode(query)}")
         return sessions_in(reply, self.seller)
-
-    def read_notice(self, body: bytes) -> Notice:
-        return notice_in(body)
-
-    def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        """Fetch the session; Stripe captures payments automatically."""
-        return (yield from self.fetch(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
         terms_for(elicitation, self.seller)
@@ -347,7 +333,7 @@ class StripeGateway:
             headers["Idempotency-Key"] = key
         return httpx.Request("POST", self.seller.api + path, headers=headers, content=body.encode())
 
-    def _asked_session(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
+    def new_request(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
         terms, (back, cancelled) = terms_of(elicitation), return_urls(context)
         expires_at = _expiry(elicitation.expires_at, now=context.now)
         form = {

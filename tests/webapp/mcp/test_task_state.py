@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from flows.elicitation.run import Run
 from flows.elicitation.states import Asked, Elicitation
+from flows.payments.events import ON_ITS_WAY
 from tests.support.clock import NOON
 from tests.support.mcp_server import MODERN
 from webapp.mcp.callers import WITH_TASKS
 from webapp.mcp.results import text_result
 from webapp.mcp.task_state import TaskState, fault_of, of_fault
-from webapp.payments.verification import ON_ITS_WAY
 
 MINUTE = timedelta(minutes=1)
 RUN = Run(id="run", owner="owner", key="key", created_at=NOON, open_until=NOON + 20 * MINUTE)

@@ -9,6 +9,7 @@ from standardwebhooks import Webhook
 from flows import Money, Receipt, elicit
 from flows.elicitation.states import Status
 from flows.errors import Failed, InvalidQuestion
+from flows.payments.events import ON_ITS_WAY
 from flows.payments.receipt import ReceiptStatus
 from flows.payments.refunds import NoRefunds
 from flows.payments.session import Mismatch
@@ -29,7 +30,6 @@ from tests.support.payment_env import Body, PaymentEnv, selling
 from tests.support.service_env import Holding, call_of
 from webapp.calls.verbs import Verbs
 from webapp.cli.payments import list_payments, refund_payment
-from webapp.payments.verification import ON_ITS_WAY
 from webapp.sweeper import fall_due
 
 # Payment.

@@ -23,6 +23,7 @@ from flows import Money, elicit
 from flows.elicitation.states import Status, can_still_be_stored
 from flows.elicitation.tool_call import ToolCall
 from flows.errors import ElicitError, NotPossible
+from flows.payments.events import ON_ITS_WAY
 from flows.question import asking
 from tests.support.disputes import CLOSED, claim
 from tests.support.mcp_server import eventually
@@ -31,7 +32,6 @@ from tests.support.shop_env import CREATE, Payer, Shop, open_shop
 from webapp.calls.call import Call, Interrupted
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.waiters import Waiter
-from webapp.payments.verification import ON_ITS_WAY
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -11,6 +11,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from flows import Money, Receipt
 from flows.errors import Failed, NotPossible
+from flows.payments.events import ON_ITS_WAY
 from tests.support.mcp_server import LEGACY, MODERN, cut, eventually, soon, text_of
 from tests.support.paying import give_up, results_are_noted, two_tabs
 from tests.support.shop_env import (
@@ -21,7 +22,6 @@ from tests.support.shop_env import (
     Shop,
     buying,
 )
-from webapp.payments.verification import ON_ITS_WAY
 from webapp.routes.redirect import depart
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, NotPossible, StoreUnavailable
+from flows.payments.events import ON_ITS_WAY
 from flows.payments.mollie.gateway import mollie
 from flows.payments.paypal.gateway import paypal
 from flows.payments.receipt import ReceiptStatus
@@ -52,7 +53,6 @@ from webapp.cli.arguments import with_ids
 from webapp.cli.main import parser_for
 from webapp.cli.payments import end_payment
 from webapp.command import CommandRefused
-from webapp.payments.verification import ON_ITS_WAY
 from webapp.stores import Record
 from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
@@ -205,11 +205,7 @@ def test_last_poll_of_an_unresolved_payment_is_at_its_deadline() -> None:
     last = ask_again(once, now + timedelta(minutes=10))
     assert last.due_at == until
     over = ask_again(last, until)
-    assert (over.status, over.due_at, over.needs_review) == (
-        UnresolvedStatus.UNANSWERED,
-        None,
-        True,
-    )
+    assert (over.status, over.due_at) == (UnresolvedStatus.UNANSWERED, None)
 
 
 # The provider sends no event.

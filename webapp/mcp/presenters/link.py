@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from flows.elicitation.states import Elicitation
+from flows.payments.events import ON_ITS_WAY
 from webapp.calls.call import Call
 from webapp.calls.clients import AskedClient
 from webapp.calls.presenter import RESULT, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.mcp.results import Result, form_result, link_result
-from webapp.payments.verification import ON_ITS_WAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
