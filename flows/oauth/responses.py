@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
-from typing import Any, NoReturn, TypeGuard, cast
+from typing import Any, TypeGuard, cast
 from urllib.parse import parse_qsl, quote
 
 import httpx
@@ -157,11 +157,11 @@ def read_person(
     says = {} if reply is None else object_in(reply)
     success = 200 if provider.key is None else provider.key.status
     if says is None or (reply is not None and reply.status_code != success):
-        _raise_no_person(provider, "" if reply is None else f" (HTTP {reply.status_code})")
+        raise no_person(provider, "" if reply is None else f" (HTTP {reply.status_code})")
     says = {**says, **others}
     ids = [_id(member_of(says, path)) for path in paths_of(probe.id)]
     if None in ids:
-        _raise_no_person(provider)
+        raise no_person(provider)
     named = [member_of(says, path) for path in paths_of(probe.label)]
     parts = [word for one in named if (word := _words(_id(one) or one))]  # a label can be a number
     has_several = len(ids) > 1
@@ -173,7 +173,7 @@ def read_person(
         picture=member_of(says, probe.picture),
     )
     if person is None:
-        _raise_no_person(provider)
+        raise no_person(provider)
     person = replace(person, own_id=ids[-1]) if has_several else person
     return person, details_in(says, provider)
 
@@ -190,7 +190,7 @@ def read_userinfo(reply: httpx.Response, provider: Provider) -> Mapping[str, Any
     """Return the claims from the userinfo endpoint's reply. Raises Failed."""
     says = object_in(reply)
     if reply.status_code != 200 or says is None:
-        _raise_no_person(provider, f" (HTTP {reply.status_code})")
+        raise no_person(provider, f" (HTTP {reply.status_code})")
     return says
 
 
@@ -350,5 +350,5 @@ def _code_of(error: Any) -> str:
     return f" ({error})" if isinstance(error, str) and ERROR_CODE.fullmatch(error) else ""
 
 
-def _raise_no_person(provider: Provider, more: str = "") -> NoReturn:
-    raise Failed(f"{provider.label} did not say whose account it is{more}.")
+def no_person(provider: Provider, more: str = "") -> Failed:
+    return Failed(f"{provider.label} did not say whose account it is{more}.")
