@@ -20,6 +20,7 @@ from typing import Any, Self
 from weakref import WeakSet
 
 from flows.errors import StoreUnavailable
+from webapp.stores.lanes import answer
 from webapp.stores.sqlite_file import OpenedFile
 from webapp.stores.sqlite_rows import (
     NO_ROW,
@@ -32,8 +33,9 @@ from webapp.stores.sqlite_rows import (
     record_of,
     unavailable,
 )
-from webapp.stores.sqlite_writer import SqliteWriter, Work, answer, fence_of
+from webapp.stores.sqlite_writer import SqliteWriter, Work, fence_of
 from webapp.stores.store import (
+    CONDITIONS,
     RECORDS_AT_MOST,
     Fences,
     Record,
@@ -145,14 +147,6 @@ class SqliteChanges:
 
 _READ = SELECT_RECORDS + "WHERE owner = :owner AND kind = :kind AND id = :id"
 _FIND = SELECT_RECORDS + "WHERE owner = :owner AND kind = :kind AND key = :key"
-_CONDITIONS = {
-    "kind": "kind = :kind",
-    "owner": "owner = :owner",
-    "status": "status = :status",
-    "after": "id > :after",
-    "least": "id >= :least",
-    "below": "id < :below",
-}
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, OpenedFile]:
@@ -213,7 +207,9 @@ class SqliteRecords:
         """See Store."""
         check_limit(limit)
         asked = {"kind": kind, "owner": owner, "status": status, **bounds(owner, after)}
-        conditions = [_CONDITIONS[name] for name, value in asked.items() if value is not None]
+        conditions = [
+            f"{CONDITIONS[name]} :{name}" for name, value in asked.items() if value is not None
+        ]
         where = f"WHERE {' AND '.join(conditions)} ORDER BY id LIMIT :limit"
         return self._records(SELECT_RECORDS + where, {**asked, "limit": limit})
 

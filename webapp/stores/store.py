@@ -42,6 +42,32 @@ class Record(Struct, frozen=True, kw_only=True):
     sealed: bytes
 
 
+def plain_record(
+    owner: str,
+    kind: str,
+    id: str,
+    *,
+    status: str,
+    key: str | None = None,
+    due_at: datetime | None = None,
+    erase_at: datetime | None = None,
+    version: int = 0,
+    sealed: bytes = b"",
+) -> Record:
+    """Return a record that is new and never due or erased, unless the arguments say otherwise."""
+    return Record(
+        owner=owner,
+        kind=kind,
+        id=id,
+        status=status,
+        key=key,
+        due_at=due_at,
+        erase_at=erase_at,
+        version=version,
+        sealed=sealed,
+    )
+
+
 class WatchHint(Enum):
     """A request of a watch to read again, although no change was reported.
 
@@ -298,6 +324,17 @@ def check_time(*moments: datetime | None) -> None:
             raise ValueError("a time needs its zone")
 
 
+# The beginnings of the conditions of `Store.list` in SQL, by the names of `list` and `bounds`.
+CONDITIONS = {
+    "kind": "kind =",
+    "owner": "owner =",
+    "status": "status =",
+    "after": "id >",
+    "least": "id >=",
+    "below": "id <",
+}
+
+
 def bounds(owner: str | None, after: str | None) -> dict[str, str | None]:
     """Return the limits of the ids on a page.
 
@@ -347,7 +384,7 @@ class Watch:
         self._changes = asyncio.Event()
         self._error: Exception | None = None
         self._has_ended = False
-        self.wants: Callable[[str, str], bool] = _wants_all
+        self.wants: Callable[[str, str], bool] = lambda _kind, _id: True
 
     def choose(self, wants: Callable[[str, str], bool]) -> None:
         """See Choosing."""
@@ -385,7 +422,3 @@ class Watch:
             self._changes.clear()
             await self._changes.wait()
         return self._pending.pop(next(iter(self._pending)))
-
-
-def _wants_all(_kind: str, _id: str) -> bool:
-    return True
