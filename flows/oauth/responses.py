@@ -103,15 +103,14 @@ def read_token_reply(
     is_bound: bool = False,
     content: Mapping[str, Any] | None = None,
 ) -> TokenReply:
-    """Return the tokens in a reply. Raises Failed if it has no usable access token.
+    """Return the tokens in a reply that is no refusal (`refusal_in`).
+
+    Raises Failed if it has no usable access token.
 
     `is_bound`: the request had a proof (DPoP), so the token must be bound to the key. `content` are
     the reply's members, if they were read before.
     """
     content = content or _json_object(reply, provider)
-    error = (content or {}).get("error")
-    if error not in (None, "", False) or (content is not None and content.get("ok") is False):
-        raise Failed(f"{provider.label} did not issue an access token{_code_of(error)}.")
     if reply.status_code not in (200, 201) or content is None:
         raise Failed(f"{provider.label} did not issue an access token (HTTP {reply.status_code}).")
     says = content
@@ -343,11 +342,6 @@ def _picture(address: Any) -> str | None:
     except InvalidQuestion:
         return None
     return address
-
-
-def _code_of(error: Any) -> str:
-    """Return the provider's error code in brackets if it can be shown, else ""."""
-    return f" ({error})" if isinstance(error, str) and ERROR_CODE.fullmatch(error) else ""
 
 
 def no_person(provider: Provider, more: str = "") -> Failed:
