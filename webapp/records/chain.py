@@ -38,7 +38,7 @@ from webapp.records.entries import Entry
 from webapp.records.ids import Pepper
 from webapp.records.owners import Locker, Owners, Row
 from webapp.stores import Conflict, Record
-from webapp.stores.lanes import Lanes
+from webapp.stores.lanes import Lanes, answer
 from webapp.stores.store import plain_record
 
 AUDIT: Final = "audit"
@@ -386,12 +386,8 @@ def _is_about(found: Record, job: _Job) -> bool:
 
 def _finish(job: _Job, error: BaseException | None) -> None:
     job.error = error
-    if job.done is None or job.done.done():  # the caller has been cancelled
-        return
-    if error is None:
-        job.done.set_result(None)
-    else:
-        job.done.set_exception(error)
+    if job.done is not None:
+        answer([(job.done, error)])
 
 
 def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:

@@ -17,7 +17,6 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
-from weakref import WeakSet
 
 from flows.errors import StoreUnavailable
 from webapp.stores.lanes import answer
@@ -40,6 +39,7 @@ from webapp.stores.store import (
     Fences,
     Record,
     Watch,
+    Watches,
     as_written,
     bounds,
     check_copies,
@@ -75,7 +75,7 @@ class SqliteChanges:
         self._file = file
         self._opening = opening
         self._loop = asyncio.get_running_loop()
-        self._watches: WeakSet[Watch] = WeakSet()
+        self._watches = Watches()
         self._timer: asyncio.TimerHandle | None = None
         self._data_version = -1
         self._seen_sequence = 0
@@ -88,17 +88,14 @@ class SqliteChanges:
             except sqlite3.Error as error:
                 raise unavailable(self._file.path, error) from error
             self._timer = self._loop.call_later(_POLL_SECONDS, self._poll)
-        watch = Watch()
-        self._watches.add(watch)
-        return watch
+        return self._watches.open()
 
     def close(self) -> None:
         """End the watches and the poll."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for watch in tuple(self._watches):
-            watch.end()
+        self._watches.end()
 
     def _poll(self) -> None:
         self._timer = None
@@ -109,17 +106,13 @@ class SqliteChanges:
             self._file.require_same_file()
             changes = self._changes()
         except (sqlite3.Error, StoreUnavailable) as error:
-            for watch in tuple(self._watches):
-                self._watches.discard(watch)
-                watch.end(unavailable(self._file.path, error))
+            self._watches.end(unavailable(self._file.path, error))
             return
         is_busy = self._data_version != before and not changes
         seconds = _POLL_SECONDS_BUSY if is_busy else _POLL_SECONDS
         self._timer = self._loop.call_later(seconds, self._poll)
         if changes:
-            for watch in tuple(self._watches):
-                for record in changes:
-                    watch.notify(record)
+            self._watches.notify(*changes)
 
     def _changes(self) -> list[Record | None]:
         data_version = self._number("PRAGMA data_version")
@@ -364,7 +357,7 @@ class MemoryStore(SqliteRecords):
         self.database: _Database = _Database() if shares_with is None else shares_with.database
         self.database.openings.append(self)
         super().__init__(self.database, writer=_Writer(self.database), file=_FILE)
-        self._watches: WeakSet[Watch] = WeakSet()
+        self._watches = Watches()
 
     def sibling(self) -> "MemoryStore":
         """Return another opening of the same records, like the one of another process."""
@@ -381,9 +374,7 @@ class MemoryStore(SqliteRecords):
     def watch(self) -> Watch:
         """See Store."""
         self._refuse_if_closed()
-        watch = Watch()
-        self._watches.add(watch)
-        return watch
+        return self._watches.open()
 
     async def check(self) -> None:
         """See Store."""
@@ -401,8 +392,7 @@ class MemoryStore(SqliteRecords):
         if not self._is_closed:
             self._is_closed = True
             self.database.openings.remove(self)
-            for watch in tuple(self._watches):
-                watch.end()
+            self._watches.end()
 
     def notify(self, records: tuple[Record, ...]) -> None:
         """Notify the watches of this opening about records that a sibling wrote."""

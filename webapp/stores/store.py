@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Seque
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol, TypeAlias, runtime_checkable
+from weakref import WeakSet
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -422,3 +423,22 @@ class Watch:
             self._changes.clear()
             await self._changes.wait()
         return self._pending.pop(next(iter(self._pending)))
+
+
+class Watches(WeakSet[Watch]):
+    """The watches of one opening of a store. A watch that no code uses any more is forgotten."""
+
+    def open(self) -> Watch:
+        watch = Watch()
+        self.add(watch)
+        return watch
+
+    def notify(self, *changes: Record | WatchHint | None) -> None:
+        for watch in tuple(self):
+            for change in changes:
+                watch.notify(change)
+
+    def end(self, error: Exception | None = None) -> None:
+        for watch in tuple(self):
+            self.discard(watch)
+            watch.end(error)

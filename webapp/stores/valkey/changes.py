@@ -9,14 +9,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, cast
-from weakref import WeakSet
 
 from msgspec import DecodeError, msgpack
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as LostConnection
 
 from webapp.stores.lanes import Gathering, first
-from webapp.stores.store import Record, Watch, WatchHint
+from webapp.stores.store import Record, Watch, Watches, WatchHint
 from webapp.stores.valkey.server import FAILED, ValkeyServer, stop
 
 LOOK_AGAIN_SECONDS = 15.0
@@ -43,7 +42,7 @@ class ValkeyChanges:
         self._opening = opening
         self._read_records = read
         self._names: Gathering[str] = Gathering(self._read, fit=first(_NAMES_AT_ONCE))
-        self._watches: WeakSet[Watch] = WeakSet()
+        self._watches = Watches()
         self._task: asyncio.Task[None] | None = None
         self._connection: AbstractConnection | None = None
         self._loop = asyncio.get_running_loop()
@@ -56,16 +55,12 @@ class ValkeyChanges:
 
     def watch(self) -> Watch:
         """Return a new watch that misses no change from now on."""
-        watch = Watch()
-        self._watches.add(watch)
-        return watch
+        return self._watches.open()
 
     async def aclose(self) -> None:
         """End the watches and the subscription."""
         self._next_look.cancel()
-        for watch in tuple(self._watches):
-            watch.end()
-        self._watches.clear()
+        self._watches.end()
         if self._task is not None:
             await stop(self._task)
         if self._connection is not None:
@@ -78,7 +73,7 @@ class ValkeyChanges:
                 await self._receive(connection)
             await connection.disconnect(nowait=True)
             connection = self._connection = await self._subscribed_again()
-            self._notify(None)
+            self._watches.notify(None)
 
     async def _subscribed(self) -> AbstractConnection:
         connection = self._server.new_connection()
@@ -122,7 +117,7 @@ class ValkeyChanges:
             if opening == self._opening:
                 return
         if not names or len(names) > _NAMES_AT_ONCE:  # a watcher then reads all its records once
-            self._notify(None)
+            self._watches.notify(None)
             return
         for name in names:
             *_, kind, id = ("", *name.split("\0"))
@@ -133,15 +128,11 @@ class ValkeyChanges:
         try:
             for record in await self._read_records(list(dict.fromkeys(names))):
                 if record is not None:
-                    self._notify(record)
+                    self._watches.notify(record)
         except Exception:  # noqa: BLE001 - end of the task: the watchers read again
-            self._notify(None)
+            self._watches.notify(None)
         return [None] * len(names)
 
     def _look_again(self) -> None:
         self._next_look = self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
-        self._notify(WatchHint.READ_AGAIN)
-
-    def _notify(self, record: Record | WatchHint | None) -> None:
-        for watch in tuple(self._watches):
-            watch.notify(record)
+        self._watches.notify(WatchHint.READ_AGAIN)
