@@ -25,13 +25,12 @@ from flows.elicitation.states import Elicitation, Json
 from flows.errors import Denied, ElicitError, Failed, InvalidQuestion, NotConfigured
 from flows.oauth.discovery import discover
 from flows.oauth.dpop import new_key
-from flows.oauth.id_token import fetched_keys, named_person, person_in, userinfo_of, verified_claims
+from flows.oauth.id_token import fetched_keys, named_person, verified_claims, whose_account
 from flows.oauth.provider import Client, Provider
 from flows.oauth.pushed_request import address_to_leave_to
 from flows.oauth.requests import (
     ApiAccess,
     ask_token,
-    asked_who,
     authorize_parameters,
     authorize_url,
 )
@@ -40,7 +39,7 @@ from flows.oauth.responses import (
     TokenReply,
     TokenSet,
     details_in,
-    read_person,
+    no_person,
 )
 from flows.oauth.token_errors import refusal_in_callback, refused, tokens_in
 from flows.origin import origin_of
@@ -402,9 +401,7 @@ def exchange(
     if verifier:
         values["code_verifier"] = verifier
     values |= {**client.provider.resource_parameter, **dict(client.provider.token_extra)}
-    return (
-        yield from ask_token(client, endpoint, values, client_auth=client_auth, now=now, key=key)
-    )
+    return ask_token(client, endpoint, values, client_auth=client_auth, now=now, key=key)
 
 
 def proven_claims(
@@ -444,30 +441,28 @@ def _person(
         claims = yield from proven_claims(
             granted, client, jwks=stored.jwks, issuer=stored.issuer, nonce=stored.nonce, now=now
         )
-    if provider.person is not None:
-        reply = yield from asked_who(provider, provider.person, access=access)
-        others = {**others, "id_token": claims or {}}
-        return read_person(reply, provider, provider.person, others=others)
-    person = None
-    if not provider.nonce and stored.userinfo is not None:
-        says = yield from userinfo_of(
-            client, stored.userinfo, access=access, issuer=stored.issuer, jwks=stored.jwks
-        )
-        person = person_in(says)
-    if claims is not None:
-        assert stored.issuer is not None
-        assert stored.jwks is not None
-        person = yield from named_person(
-            claims,
+        if provider.person is None:
+            person = yield from named_person(
+                claims,
+                client,
+                userinfo=stored.userinfo,
+                access=access,
+                issuer=stored.issuer,
+                jwks=stored.jwks,
+            )
+            if person is None:
+                raise no_person(provider)
+            return person, details_in({**others, "id_token": claims}, provider)
+    return (
+        yield from whose_account(
             client,
-            userinfo=stored.userinfo,
             access=access,
+            others={**others, "id_token": claims or {}},
+            userinfo=None if provider.nonce else stored.userinfo,
             issuer=stored.issuer,
             jwks=stored.jwks,
         )
-    if person is None:
-        raise Failed(f"{provider.label} did not say whose account it is.")
-    return person, details_in({**others, "id_token": claims or {}}, provider)
+    )
 
 
 def _stored_attempt(elicitation: Elicitation) -> StoredAttempt:

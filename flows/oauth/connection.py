@@ -367,15 +367,10 @@ def planned(connection: Connection, *, now: datetime) -> Connection:
     return replace(connection, keep_at=max(at, now))
 
 
-def is_near_end(connection: Connection, *, now: datetime) -> bool:
-    """Return True if the account ends soon, so that the person should connect it again."""
-    warn_at = _warn_at(connection)
-    return warn_at is not None and now >= warn_at
-
-
 def warned(connection: Connection, *, now: datetime) -> Connection:
     """Record that the person and the operator were warned, at most once until the end changes."""
-    if connection.warned_at is not None or not is_near_end(connection, now=now):
+    warn_at = _warn_at(connection)
+    if connection.warned_at is not None or warn_at is None or now < warn_at:
         return connection
     return replace(connection, warned_at=now, last_member=None)
 

@@ -18,9 +18,9 @@ Risks:
 """
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 from urllib.parse import quote
 
 import httpx
@@ -395,6 +395,28 @@ def tenant_host(typed: str, patterns: Collection[str]) -> str:
 def issuer_of_tenant(template: str, tenant: str) -> str:
     """Return the name of an issuer for one of its tenants."""
     return template.replace(TENANT_ID, tenant)
+
+
+# The fields that are addresses. Only `api` may contain placeholders for the values of `keep`.
+ADDRESSES = ("issuer", "authorize", "token", "refresh", "manage", "device", "resource", "api")
+
+
+def with_addresses(provider: Declaration, change: Callable[[str], str]) -> dict[str, Any]:
+    """Return the fields that are or have addresses, with each address changed."""
+    person, revoke, key = provider.person, provider.revoke, provider.key
+    found: dict[str, Any] = {"api_hosts": tuple(map(change, provider.api_hosts))}
+    found |= {
+        name: change(address)
+        for name in ADDRESSES
+        if (address := getattr(provider, name)) is not None
+    }
+    if person is not None and person.url is not None:
+        found["person"] = replace(person, url=change(person.url))
+    if revoke is not None:
+        found["revoke"] = replace(revoke, url=change(revoke.url))
+    if key is not None:
+        found["key"] = replace(key, page=change(key.page))
+    return found
 
 
 def placeholders(template: str) -> set[str]:

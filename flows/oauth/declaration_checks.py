@@ -5,7 +5,7 @@ itself, or turns off a check that nothing else replaces.
 """
 
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import get_args
 from urllib.parse import urlsplit
 
@@ -13,6 +13,7 @@ import msgspec
 
 from flows.errors import InvalidQuestion
 from flows.oauth.declaration import (
+    ADDRESSES,
     NO_KEY_HEADERS,
     OUR_HEADERS,
     PLACEHOLDER,
@@ -24,6 +25,7 @@ from flows.oauth.declaration import (
     issuer_of_tenant,
     paths_of,
     placeholders,
+    with_addresses,
 )
 from flows.origin import is_origin, origin_of
 from flows.shown import looks_of
@@ -38,8 +40,6 @@ WORDS_AT_MOST = 200  # characters of the words that describe a scope
 # not from the response of the API in `person.url`.
 NOT_OF_API = ("reply.", "callback.", "id_token.")
 DETAIL = re.compile(r"[a-z][a-z0-9_]{0,31}")
-# The fields that are addresses. Only `api` may contain placeholders for the values of `keep`.
-ADDRESSES = ("issuer", "authorize", "token", "refresh", "manage", "device", "resource", "api")
 # Parameters that the flow itself adds to an authorize address; a declaration must not repeat them.
 OUR_PARAMETERS = frozenset(
     {
@@ -179,7 +179,7 @@ def _sample_of(provider: Declaration) -> Declaration:
     if not provider.tenants and not provider.keep:
         return provider
     tenant = provider.tenants[0].replace("*", "a") if provider.tenants else ""
-    values = {**dict.fromkeys(provider.keep, "a"), "tenant": tenant}
+    values = {**dict.fromkeys(provider.keep, "a"), "tenant": tenant, "client_id": "id"}
     origin = provider.hosts[0].replace("*", "a") if provider.hosts else ""
 
     def sample(template: str) -> str:
@@ -188,17 +188,9 @@ def _sample_of(provider: Declaration) -> Declaration:
         return PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
     named = {each.name: getattr(provider, each.name) for each in fields(Declaration)}
-    named |= {key: sample(named[key]) for key in ADDRESSES if named[key] is not None}
-    named["api_hosts"] = tuple(map(sample, provider.api_hosts))
+    named |= with_addresses(provider, sample)
     if not provider.api_hosts and not fault_of(named["api"]):
         named["api_hosts"] = (origin_of(named["api"]),)
-    if provider.person is not None and provider.person.url is not None:
-        named["person"] = replace(provider.person, url=sample(provider.person.url))
-    if provider.revoke is not None:
-        url = provider.revoke.url.replace("{client_id}", "id")
-        named["revoke"] = replace(provider.revoke, url=sample(url))
-    if provider.key is not None:
-        named["key"] = replace(provider.key, page=sample(provider.key.page))
     return Declaration(**named)
 
 

@@ -5,7 +5,7 @@ risk: somebody else enters the code, and the connected account then belongs to t
 person is therefore shown before the account is used.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,16 +17,12 @@ from flows.errors import Denied, Failed, InvalidQuestion
 from flows.oauth.authorization_code import Grant, must_reach
 from flows.oauth.discovery import discover
 from flows.oauth.dpop import new_key
-from flows.oauth.id_token import person_in, userinfo_of
+from flows.oauth.id_token import whose_account
 from flows.oauth.provider import Client, Provider
-from flows.oauth.requests import ApiAccess, ask, ask_token, asked_who, post
+from flows.oauth.requests import ApiAccess, ask, ask_token, post
 from flows.oauth.responses import (
-    Person,
-    TokenReply,
     TokenSet,
-    details_in,
     members_of,
-    read_person,
 )
 from flows.oauth.token_errors import Refusal, refusal_in, refused, tokens_in
 from flows.origin import origin_of
@@ -157,7 +153,19 @@ def poll(
         return _after_refusal(refusal, code, provider, asked_for=asked_for)
     granted = tokens_in(reply, provider, now=now, is_bound=code.dpop_key is not None)
     on_tokens(granted.tokens)
-    person, details = yield from _person(client, code, granted, now=now)
+    person, details = yield from whose_account(
+        client,
+        access=ApiAccess(token=granted.tokens.access_token, key=code.dpop_key, now=now),
+        others={
+            "reply": granted.members,
+            "callback": {},
+            "tenant": provider.tenant,
+            "id_token": {},
+        },
+        userinfo=code.userinfo,
+        issuer=code.issuer,
+        jwks=code.jwks,
+    )
     must_reach(provider, details)
     return Grant(
         tokens=granted.tokens,
@@ -190,30 +198,6 @@ def _after_refusal(
 
 def _later(interval: timedelta) -> Pending:
     return Pending(interval=min(interval, INTERVAL_AT_MOST))
-
-
-def _person(
-    client: Client, code: DeviceCode, granted: TokenReply, *, now: datetime
-) -> Talk[tuple[Person, Mapping[str, str]]]:
-    provider = client.provider
-    access = ApiAccess(token=granted.tokens.access_token, key=code.dpop_key, now=now)
-    others: Mapping[str, Any] = {
-        "reply": granted.members,
-        "callback": {},
-        "tenant": provider.tenant,
-        "id_token": {},
-    }
-    if provider.person is not None:
-        reply = yield from asked_who(provider, provider.person, access=access)
-        return read_person(reply, provider, provider.person, others=others)
-    if code.userinfo is not None:
-        says = yield from userinfo_of(
-            client, code.userinfo, access=access, issuer=code.issuer, jwks=code.jwks
-        )
-        found = person_in(says)
-        if found is not None:
-            return found, details_in(others, provider)
-    raise Failed(f"{provider.label} did not say whose account it is.")
 
 
 def _text(value: Any, at_most: int) -> str | None:

@@ -31,9 +31,11 @@ from flows.oauth.provider import Client, Provider
 from flows.oauth.requests import ApiAccess, SetupFault, Unreachable, ask, ask_as, asked_who, get
 from flows.oauth.responses import (
     Person,
+    details_in,
     is_list,
     is_temporary_reply,
     keys_of,
+    no_person,
     person_of,
     read_person,
     read_userinfo,
@@ -307,30 +309,50 @@ def named_person(
     return person_in(claims, more=more)
 
 
-def owner_of_token(client: Client, *, access: ApiAccess) -> Talk[Person]:
-    """Return the person whose account an access token opens, as the provider's API says.
+def whose_account(
+    client: Client,
+    *,
+    access: ApiAccess,
+    others: Mapping[str, Any],
+    userinfo: str | None,
+    issuer: str | None,
+    jwks: str | None,
+) -> Talk[tuple[Person, Mapping[str, str]]]:
+    """Return the person whose account an access token opens, and the values of `keep`.
+
+    The provider's API says it, or the userinfo endpoint if the declaration names no API for this.
+    `others` is as in `read_person`.
 
     Raises:
         Failed: The provider refuses the token, or does not say whose account it opens.
     """
-    provider, person = client.provider, None
-    if provider.person is not None and provider.person.url is not None:
+    provider = client.provider
+    if provider.person is not None:
         reply = yield from asked_who(provider, provider.person, access=access)
-        others = {} if provider.tenant is None else {"tenant": provider.tenant}
-        person, _ = read_person(reply, provider, provider.person, others=others)
-    elif provider.discovers and provider.person is None:
+        return read_person(reply, provider, provider.person, others=others)
+    if userinfo is not None:
+        says = yield from userinfo_of(client, userinfo, access=access, issuer=issuer, jwks=jwks)
+        if (person := person_in(says)) is not None:
+            return person, details_in(others, provider)
+    raise no_person(provider)
+
+
+def owner_of_token(client: Client, *, access: ApiAccess) -> Talk[Person]:
+    """Return the person whose account an access token opens, by the token alone.
+
+    Raises:
+        Failed: The provider refuses the token, or does not say whose account it opens.
+    """
+    provider, userinfo, jwks = client.provider, None, None
+    if provider.person is not None and provider.person.url is None:
+        raise no_person(provider)
+    if provider.discovers and provider.person is None:
         metadata = yield from discover(provider)
-        if metadata.userinfo is not None:
-            says = yield from userinfo_of(
-                client,
-                metadata.userinfo,
-                access=access,
-                issuer=provider.issuer,
-                jwks=metadata.jwks,
-            )
-            person = person_in(says)
-    if person is None:
-        raise Failed(f"{provider.label} did not say whose account it is.")
+        userinfo, jwks = metadata.userinfo, metadata.jwks
+    others = {} if provider.tenant is None else {"tenant": provider.tenant}
+    person, _ = yield from whose_account(
+        client, access=access, others=others, userinfo=userinfo, issuer=provider.issuer, jwks=jwks
+    )
     return person
 
 

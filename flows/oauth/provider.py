@@ -28,9 +28,9 @@ from flows.oauth.declaration import (
     issuer_of_tenant,
     placeholders,
     tenant_host,
+    with_addresses,
 )
 from flows.oauth.declaration_checks import (
-    ADDRESSES,
     NAME,
     OUR_PARAMETERS,
     SCOPE,
@@ -101,31 +101,8 @@ class Provider(Declaration):
         if not self.tenants:
             raise InvalidQuestion(f"{self.label} has no tenants. Do not set tenant.")
         host = tenant_host(tenant, self.tenants)
-
-        def at(template: str) -> str:
-            return template.replace("{tenant}", host)
-
-        changed: dict[str, Any] = {
-            key: at(address) for key in ADDRESSES if (address := getattr(self, key)) is not None
-        }
-        person, revoke, key = self.person, self.revoke, self.key
-        if key is not None:
-            key = replace(key, page=at(key.page))
-        if person is not None and person.url is not None:
-            person = replace(person, url=at(person.url))
-        if revoke is not None:
-            revoke = replace(revoke, url=at(revoke.url))
-        hosts = tuple(at(one) for one in self.api_hosts)
-        return replace(
-            self,
-            tenants=(),
-            tenant=host,
-            person=person,
-            revoke=revoke,
-            key=key,
-            api_hosts=hosts,
-            **changed,
-        )
+        changed = with_addresses(self, lambda one: one.replace("{tenant}", host))
+        return replace(self, tenants=(), tenant=host, **changed)
 
     @property
     def carrier(self) -> Carrier:
@@ -157,6 +134,10 @@ class Provider(Declaration):
     def scopes_to_request(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
         """Return the scopes to request if a tool needs `scopes`. Empty if the provider has none."""
         return tuple(dict.fromkeys((*self.always, *scopes))) if self.has_scopes else ()
+
+    def scope_parameters(self, scopes: tuple[str, ...]) -> Mapping[str, str]:
+        """Return the parameter of a request that names the scopes, if there are any."""
+        return {self.scope_parameter: self.scope_separator.join(scopes)} if scopes else {}
 
     @property
     def issuers(self) -> Mapping[str, str | None]:

@@ -152,9 +152,7 @@ def _completed(tokens: TokenSet, connection: Connection) -> TokenSet:
 def _own_token(client: Client, connection: Connection, *, now: datetime) -> Talk[Renewed]:
     """Ask for a token of this server's own account, with the client credentials (RFC 6749, 4.4)."""
     provider, requested = client.provider, connection.requested or ()
-    values = {"grant_type": "client_credentials"}
-    if requested:
-        values[provider.scope_parameter] = provider.scope_separator.join(requested)
+    values = {"grant_type": "client_credentials", **provider.scope_parameters(requested)}
     values |= {**provider.resource_parameter, **dict(provider.token_extra)}
     reply, key = yield from _token_reply(client, connection, values, now=now)
     refusal = refusal_in(reply, provider)

@@ -92,9 +92,7 @@ def ask_as(
         carrier.put(built, access.token)
         return built
 
-    return (
-        yield from ask_proven(build, provider, key=access.key, token=access.token, now=access.now)
-    )
+    return ask_proven(build, provider, key=access.key, token=access.token, now=access.now)
 
 
 def ask_proven(
@@ -149,7 +147,7 @@ def ask_token(
             now=now,
         )
 
-    return (yield from ask_proven(build, provider, key=key, now=now))
+    return ask_proven(build, provider, key=key, now=now)
 
 
 def authorize_url(endpoint: str | None, parameters: Mapping[str, str]) -> str:
@@ -197,8 +195,7 @@ def authorize_parameters(
         more.setdefault(provider.account_hint, account)
     if nonce is not None:
         more["nonce"] = nonce
-    if scopes:
-        more[provider.scope_parameter] = provider.scope_separator.join(scopes)
+    more |= provider.scope_parameters(scopes)
     return {**parameters, **provider.resource_parameter, **more}
 
 

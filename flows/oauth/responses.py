@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
-from typing import Any, NoReturn, TypeGuard, cast
+from typing import Any, TypeGuard, cast
 from urllib.parse import parse_qsl, quote
 
 import httpx
@@ -103,15 +103,14 @@ def read_token_reply(
     is_bound: bool = False,
     content: Mapping[str, Any] | None = None,
 ) -> TokenReply:
-    """Return the tokens in a reply. Raises Failed if it has no usable access token.
+    """Return the tokens in a reply that is no refusal (`refusal_in`).
+
+    Raises Failed if it has no usable access token.
 
     `is_bound`: the request had a proof (DPoP), so the token must be bound to the key. `content` are
     the reply's members, if they were read before.
     """
     content = content or _json_object(reply, provider)
-    error = (content or {}).get("error")
-    if error not in (None, "", False) or (content is not None and content.get("ok") is False):
-        raise Failed(f"{provider.label} did not issue an access token{_code_of(error)}.")
     if reply.status_code not in (200, 201) or content is None:
         raise Failed(f"{provider.label} did not issue an access token (HTTP {reply.status_code}).")
     says = content
@@ -157,11 +156,11 @@ def read_person(
     says = {} if reply is None else object_in(reply)
     success = 200 if provider.key is None else provider.key.status
     if says is None or (reply is not None and reply.status_code != success):
-        _raise_no_person(provider, "" if reply is None else f" (HTTP {reply.status_code})")
+        raise no_person(provider, "" if reply is None else f" (HTTP {reply.status_code})")
     says = {**says, **others}
     ids = [_id(member_of(says, path)) for path in paths_of(probe.id)]
     if None in ids:
-        _raise_no_person(provider)
+        raise no_person(provider)
     named = [member_of(says, path) for path in paths_of(probe.label)]
     parts = [word for one in named if (word := _words(_id(one) or one))]  # a label can be a number
     has_several = len(ids) > 1
@@ -173,7 +172,7 @@ def read_person(
         picture=member_of(says, probe.picture),
     )
     if person is None:
-        _raise_no_person(provider)
+        raise no_person(provider)
     person = replace(person, own_id=ids[-1]) if has_several else person
     return person, details_in(says, provider)
 
@@ -190,7 +189,7 @@ def read_userinfo(reply: httpx.Response, provider: Provider) -> Mapping[str, Any
     """Return the claims from the userinfo endpoint's reply. Raises Failed."""
     says = object_in(reply)
     if reply.status_code != 200 or says is None:
-        _raise_no_person(provider, f" (HTTP {reply.status_code})")
+        raise no_person(provider, f" (HTTP {reply.status_code})")
     return says
 
 
@@ -345,10 +344,5 @@ def _picture(address: Any) -> str | None:
     return address
 
 
-def _code_of(error: Any) -> str:
-    """Return the provider's error code in brackets if it can be shown, else ""."""
-    return f" ({error})" if isinstance(error, str) and ERROR_CODE.fullmatch(error) else ""
-
-
-def _raise_no_person(provider: Provider, more: str = "") -> NoReturn:
-    raise Failed(f"{provider.label} did not say whose account it is{more}.")
+def no_person(provider: Provider, more: str = "") -> Failed:
+    return Failed(f"{provider.label} did not say whose account it is{more}.")

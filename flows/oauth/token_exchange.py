@@ -84,7 +84,7 @@ def exchanged(
     how = provider.exchange
     assert how is not None
     asks = provider.scopes_to_request(scopes)
-    more = {} if not asks else {provider.scope_parameter: provider.scope_separator.join(asks)}
+    more = provider.scope_parameters(asks)
     assertion = ""
     if how.kind == "id_jag":
         assertion = yield from _assertion(client, subject, more, issuer_client, now=now)

@@ -108,9 +108,8 @@ def made_up_code(registration: RegisteredClient) -> Trial:
 def own_token(registration: RegisteredClient) -> Trial:
     """Return the request for a token of this server's own account, with the declared scopes."""
     provider = registration.client.provider
-    scopes, values = provider.scopes_to_request(()), {"grant_type": "client_credentials"}
-    if scopes:
-        values[provider.scope_parameter] = provider.scope_separator.join(scopes)
+    scopes = provider.scopes_to_request(())
+    values = {"grant_type": "client_credentials", **provider.scope_parameters(scopes)}
     target = "resource" if provider.resource is not None else "token_extra"
     return Trial(
         registration=registration,
@@ -133,7 +132,7 @@ def exchange_of(registration: RegisteredClient) -> tuple[Trial, ...]:
     assert how is not None
     subject = _made_up_subject(how.issuer)
     scopes = provider.scopes_to_request(())
-    more = {} if not scopes else {provider.scope_parameter: provider.scope_separator.join(scopes)}
+    more = provider.scope_parameters(scopes)
     target = "resource" if how.audience is None and how.resource is not None else "audience"
     last = Trial(
         registration=registration,
@@ -228,11 +227,7 @@ def tried(trial: Trial, metadata: Metadata | None, *, now: datetime) -> Talk[Tri
 def _sent(trial: Trial, endpoint: str, client_auth: str, *, now: datetime) -> Talk[httpx.Response]:
     client = trial.registration.client
     key = new_key() if client.provider.dpop else None
-    return (
-        yield from ask_token(
-            client, endpoint, trial.values, client_auth=client_auth, now=now, key=key
-        )
-    )
+    return ask_token(client, endpoint, trial.values, client_auth=client_auth, now=now, key=key)
 
 
 def _is_of_client(refusal: Refusal) -> bool:

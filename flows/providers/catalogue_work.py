@@ -229,11 +229,7 @@ atlassian: Provider = Provider(
         "write:confluence-content": "Create and change pages in Confluence",
         "search:confluence": "Search Confluence",
     },
-    scope_writes=(
-        "write:jira-work",
-        "manage:jira-project",
-        "write:confluence-content",
-    ),
+    scope_writes=("write:jira-work", "manage:jira-project", "write:confluence-content"),
 )
 
 
@@ -297,10 +293,7 @@ dropbox: Provider = Provider(
         "sharing.write": "Share your files and folders",
         "file_requests.read": "See your requests for files",
     },
-    scope_writes=(
-        "files.metadata.write",
-        "sharing.write",
-    ),
+    scope_writes=("files.metadata.write", "sharing.write"),
     scope_deletes=("files.content.write",),
 )
 
@@ -356,10 +349,7 @@ def gitlab(
             "openid": "Know that it is you",
             "email": "See your e-mail address",
         },
-        scope_writes=(
-            "api",
-            "write_repository",
-        ),
+        scope_writes=("api", "write_repository"),
     )
 
 
@@ -395,12 +385,7 @@ linear: Provider = Provider(
         "timeSchedule:write": "Create and change time schedules",
         "admin": "Administer the workspace",
     },
-    scope_writes=(
-        "write",
-        "issues:create",
-        "comments:create",
-        "timeSchedule:write",
-    ),
+    scope_writes=("write", "issues:create", "comments:create", "timeSchedule:write"),
     scope_deletes=("admin",),
 )
 

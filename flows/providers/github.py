@@ -110,11 +110,7 @@ github: Provider = Provider(
         "write:packages",
         "project",
     ),
-    scope_deletes=(
-        "delete_repo",
-        "admin:org",
-        "admin:repo_hook",
-    ),
+    scope_deletes=("delete_repo", "admin:org", "admin:repo_hook"),
     sandbox=_in_sandbox,
 )
 

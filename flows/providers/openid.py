@@ -100,11 +100,7 @@ google: Provider = Provider(
     always=("openid", "email"),
     # Google returns a refresh token only with `access_type` and `prompt` set like this.
     # `include_granted_scopes` keeps the scopes of earlier grants.
-    extra=(
-        ("access_type", "offline"),
-        ("prompt", "consent"),
-        ("include_granted_scopes", "true"),
-    ),
+    extra=(("access_type", "offline"), ("prompt", "consent"), ("include_granted_scopes", "true")),
     switch=(("prompt", "select_account consent"),),
     account_hint="login_hint",
     client_auth="post",
@@ -129,10 +125,7 @@ google: Provider = Provider(
         f"{_GOOGLE}/auth/spreadsheets": "See, change and delete all your spreadsheets",
         f"{_GOOGLE}/auth/spreadsheets.readonly": "See your spreadsheets",
     },
-    scope_writes=(
-        f"{_GOOGLE}/auth/drive.file",
-        f"{_GOOGLE}/auth/gmail.send",
-    ),
+    scope_writes=(f"{_GOOGLE}/auth/drive.file", f"{_GOOGLE}/auth/gmail.send"),
     scope_deletes=(
         f"{_GOOGLE}/auth/calendar",
         f"{_GOOGLE}/auth/drive",
@@ -220,12 +213,6 @@ def microsoft(tenant: str = "common", *, name: str = "microsoft") -> Provider:
             "Mail.ReadWrite": "Read, change and delete your mail",
             "Mail.Send": "Send mail as you",
         },
-        scope_writes=(
-            "Calendars.ReadWrite",
-            "Mail.Send",
-        ),
-        scope_deletes=(
-            "Files.ReadWrite",
-            "Mail.ReadWrite",
-        ),
+        scope_writes=("Calendars.ReadWrite", "Mail.Send"),
+        scope_deletes=("Files.ReadWrite", "Mail.ReadWrite"),
     )

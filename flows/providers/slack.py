@@ -67,11 +67,7 @@ slack: Provider = Provider(
         "reactions:write": "Add reactions as you",
         "search:read": "Search the workspace",
     },
-    scope_writes=(
-        "chat:write",
-        "users.profile:write",
-        "reactions:write",
-    ),
+    scope_writes=("chat:write", "users.profile:write", "reactions:write"),
     scope_deletes=("files:write",),
     sandbox=_in_sandbox,
 )

@@ -11,7 +11,6 @@ works once, within ten minutes, and only after a click on its page. It opens the
 only in the browser of that click.
 """
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,16 +23,13 @@ from flows.oauth.access_token import claim_mark
 from webapp.deadline import Clock
 from webapp.http.browser import Browser, cookie_name
 from webapp.identity.identity import Identity, Viewer
-from webapp.identity.sessions import spent
-from webapp.records.owners import SERVICE
-from webapp.stores import Conflict, Store
+from webapp.identity.sessions import OneTimeAddresses, one_time_token, set_cookie
+from webapp.stores import Store
 
-LINK_LIVES: Final = timedelta(minutes=10)
 SESSION_LIVES: Final = timedelta(hours=1)
 ENTRY: Final = "/operator/enter"
 BY_LINK: Final = "operator"  # the name in the audit log, also for commands
 _USED = "used operator link"  # the kind of the rows that record used links
-_ID_BYTES = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +69,7 @@ class OperatorDecision:
 
 def link_address(tokens: Tokens, *, url: str, now: datetime) -> str:
     """Return the address that opens the operator's pages, once, in one browser."""
-    id = secrets.token_urlsafe(_ID_BYTES)
-    claims = Claims(purpose=Purpose.OPERATOR_LINK, id=id, expires_at=now + LINK_LIVES)
-    return f"{url}{ENTRY}/{tokens.mint(claims, now=now)}"
+    return f"{url}{ENTRY}/{one_time_token(tokens, Purpose.OPERATOR_LINK, now=now)}"
 
 
 class Operators:
@@ -99,7 +93,9 @@ class Operators:
         self._identity = identity
         self._browser = browser
         self._tokens = tokens
-        self._store = store
+        self._links = OneTimeAddresses(
+            tokens=tokens, store=store, purpose=Purpose.OPERATOR_LINK, used=_USED, clock=clock
+        )
         self._is_https = public_url.startswith("https:")
         self._clock = clock
         self.cookie_name = cookie_name(public_url, of="operator")
@@ -140,33 +136,24 @@ class Operators:
 
     async def can_use(self, token: str, scope: Mapping[str, Any]) -> bool:
         """Return True if the link still works."""
-        try:
-            id = self._id_in(token, scope)
-        except InvalidToken:
-            return False
-        return await self._store.read(SERVICE, _USED, id) is None
+        return self._may_link(scope) and await self._links.can_use(token)
 
     async def use(self, token: str, scope: Mapping[str, Any], *, cookie: str) -> str:
         """Use the link in the browser with this cookie, and return the Set-Cookie header.
 
         Raises InvalidToken if the link was used.
         """
-        id, now = self._id_in(token, scope), self._clock()
-        try:
-            await self._store.write(spent(_USED, id, until=now + LINK_LIVES))
-        except Conflict:
-            raise InvalidToken("used") from None
+        if not self._may_link(scope):
+            raise InvalidToken("not on this machine")
+        id, now = await self._links.use(token), self._clock()
         claims = Claims(
             purpose=Purpose.OPERATOR,
             id=id,
             expires_at=now + SESSION_LIVES,
             rest=self._browser.hash(cookie),
         )
-        secure = "; Secure" if self._is_https else ""
-        return (
-            f"{self.cookie_name}={self._tokens.mint(claims, now=now)}; Path=/; "
-            f"Max-Age={int(SESSION_LIVES.total_seconds())}; HttpOnly; SameSite=Lax{secure}"
-        )
+        value = self._tokens.mint(claims, now=now)
+        return set_cookie(self.cookie_name, value, life=SESSION_LIVES, is_secure=self._is_https)
 
     def _has_session(self, cookies: Mapping[str, str]) -> bool:
         try:
@@ -177,7 +164,5 @@ class Operators:
             return False
         return self._browser.is_same(claims.rest, cookies)
 
-    def _id_in(self, token: str, scope: Mapping[str, Any]) -> str:
-        if not self.can_link or not self._identity.can_pair(scope):
-            raise InvalidToken("not on this machine")
-        return self._tokens.read(token, purpose=Purpose.OPERATOR_LINK, now=self._clock()).id
+    def _may_link(self, scope: Mapping[str, Any]) -> bool:
+        return self.can_link and self._identity.can_pair(scope)

@@ -35,6 +35,7 @@ from webapp.http.browser import cookie_name
 from webapp.http.exchange import facts_of
 from webapp.records.owners import SERVICE
 from webapp.stores import Conflict, Record, Store
+from webapp.stores.store import plain_record
 
 IDLE_AT_MOST = timedelta(hours=8)
 LIFE_AT_MOST = timedelta(days=7)
@@ -244,27 +245,20 @@ class Sessions:
             return None
 
     def _cookie(self, name: str, value: str, *, life: timedelta) -> str:
-        secure = "; Secure" if self._is_https else ""
-        return (
-            f"{name}={value}; Path=/; Max-Age={int(life.total_seconds())}; "
-            f"HttpOnly; SameSite=Lax{secure}"
-        )
+        return set_cookie(name, value, life=life, is_secure=self._is_https)
+
+
+def set_cookie(name: str, value: str, *, life: timedelta, is_secure: bool) -> str:
+    """Return a Set-Cookie header for the whole site, which no script can read."""
+    secure = "; Secure" if is_secure else ""
+    seconds = int(life.total_seconds())
+    return f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
 
 
 def spent(kind: str, id: str, *, until: datetime) -> Record:
     """Return a record that marks an id as ended, until the id would have expired anyway."""
-    return Record(
-        # Owned by the service: erasing a person must not make a stolen cookie valid again.
-        owner=SERVICE,
-        kind=kind,
-        id=id,
-        status="ended",
-        key=None,
-        due_at=None,
-        erase_at=until,
-        version=0,
-        sealed=b"",
-    )
+    # Owned by the service: erasing a person must not make a stolen cookie valid again.
+    return plain_record(SERVICE, kind, id, status="ended", erase_at=until)
 
 
 # Pairing: a key and a one-time address for machines that cannot say whose program connects.
@@ -281,9 +275,46 @@ def key_of(ring: Ring) -> str:
 
 def address_of(tokens: Tokens, *, url: str, now: datetime) -> str:
     """Return the address that pairs a browser, once, with the user who runs the server."""
+    return f"{url}/pair/{one_time_token(tokens, Purpose.PAIR, now=now)}"
+
+
+def one_time_token(tokens: Tokens, purpose: Purpose, *, now: datetime) -> str:
+    """Return the token of an address that `OneTimeAddresses` accepts."""
     id = secrets.token_urlsafe(_ID_BYTES)
-    claims = Claims(purpose=Purpose.PAIR, id=id, expires_at=now + ADDRESS_LIVES)
-    return f"{url}/pair/{tokens.mint(claims, now=now)}"
+    return tokens.mint(Claims(purpose=purpose, id=id, expires_at=now + ADDRESS_LIVES), now=now)
+
+
+class OneTimeAddresses:
+    """Addresses that work once, in one browser. `used` is the kind of the rows of used ones."""
+
+    def __init__(
+        self, *, tokens: Tokens, store: Store, purpose: Purpose, used: str, clock: Clock
+    ) -> None:
+        self._tokens = tokens
+        self._store = store
+        self._purpose = purpose
+        self._used = used
+        self._clock = clock
+
+    async def can_use(self, token: str) -> bool:
+        """Return True if the address with this token still works."""
+        try:
+            id = self._id_in(token)
+        except InvalidToken:
+            return False
+        return await self._store.read(SERVICE, self._used, id) is None
+
+    async def use(self, token: str) -> str:
+        """Use the address, and return its id. Raises InvalidToken if it was used."""
+        id, until = self._id_in(token), self._clock() + ADDRESS_LIVES
+        try:
+            await self._store.write(spent(self._used, id, until=until))
+        except Conflict:
+            raise InvalidToken("used") from None
+        return id
+
+    def _id_in(self, token: str) -> str:
+        return self._tokens.read(token, purpose=self._purpose, now=self._clock()).id
 
 
 class Pairing:
@@ -304,10 +335,10 @@ class Pairing:
         people_sign_in: bool = False,
     ) -> None:
         self._ring = ring
-        self._tokens = tokens
-        self._store = store
         self._uid = uid
-        self._clock = clock
+        self._addresses = OneTimeAddresses(
+            tokens=tokens, store=store, purpose=Purpose.PAIR, used=USED, clock=clock
+        )
         self.is_possible = not people_sign_in and is_loopback(urlsplit(public_url).hostname or "")
 
     def has_key(self, scope: Mapping[str, Any]) -> bool:
@@ -321,30 +352,19 @@ class Pairing:
 
     async def can_use(self, token: str) -> bool:
         """Return True if the address still works."""
-        try:
-            id = self._read(token)
-        except InvalidToken:
-            return False
-        return await self._store.read(SERVICE, USED, id) is None
+        return self.is_possible and await self._addresses.can_use(token)
 
     async def use(self, token: str) -> SignedIn:
         """Use the address, and return the person of the browser.
 
         Raises InvalidToken if it was used.
         """
-        id = self._read(token)
-        try:
-            await self._store.write(spent(USED, id, until=self._clock() + ADDRESS_LIVES))
-        except Conflict:
-            raise InvalidToken("used") from None
+        if not self.is_possible:
+            raise InvalidToken("not on this machine")
+        await self._addresses.use(token)
         return SignedIn(
             issuer=LOCAL_ISSUER, subject=f"uid:{self._uid}", label="the operator of this server"
         )
-
-    def _read(self, token: str) -> str:
-        if not self.is_possible:
-            raise InvalidToken("not on this machine")
-        return self._tokens.read(token, purpose=Purpose.PAIR, now=self._clock()).id
 
 
 def _key(ring: Ring, fingerprint: bytes) -> str:

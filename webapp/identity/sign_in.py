@@ -36,6 +36,7 @@ from webapp.identity.issuer import Issuer
 from webapp.identity.sessions import LIFE_AT_MOST, BrowserSession, Sessions, spent
 from webapp.records.owners import SERVICE, Owners, Row
 from webapp.stores import Conflict, Record
+from webapp.stores.store import plain_record
 
 LOGOUT = "logout"  # the kind of the rows that record sign-outs at the issuer
 LOGOUT_TOKEN = "logout token"  # noqa: S105 - the kind of the rows that record used tokens
@@ -113,16 +114,15 @@ class Logouts:
     async def _id_token_row(self, session: BrowserSession, text: bytes, version: int) -> Record:
         owner, id = self._id_of(session)
         row = Row(owner=owner, kind=ID_TOKEN, id=id, version=version + 1)
-        return Record(
-            owner=owner,
-            kind=ID_TOKEN,
-            id=id,
+        sealed = (await self._owners.locker(owner)).seal(row, text)
+        return plain_record(
+            owner,
+            ID_TOKEN,
+            id,
             status="stored",
-            key=None,
-            due_at=None,
             erase_at=session.ends_at,
             version=version,
-            sealed=(await self._owners.locker(owner)).seal(row, text),
+            sealed=sealed,
         )
 
     def _id_of(self, session: BrowserSession) -> tuple[str, str]:

@@ -52,8 +52,8 @@ class UserCodes:
         """Return the code for the page of this browser."""
         return self._codes.user_code(elicitation.id, code)
 
-    async def confirm(self, id: str, typed: str) -> TypedCode:
-        """Check the typed code and return the result.
+    async def typed(self, asked: Elicitation, typed: str) -> TypedCode:
+        """Check a typed code and return the result. After too many wrong codes the question fails.
 
         Raises TooManyAttempts, or NotPossible if the question has ended.
         """
@@ -66,7 +66,7 @@ class UserCodes:
             if current.binding is None:
                 result = TypedCode.CLOSED
                 return current
-            tried = self._codes.confirm(id, current.binding, typed=typed, now=now)
+            tried = self._codes.confirm(asked.id, current.binding, typed=typed, now=now)
             if tried.confirmed_at is not None:
                 result = TypedCode.RIGHT
             else:
@@ -74,20 +74,13 @@ class UserCodes:
                 result = TypedCode.FRESH if is_fresh else TypedCode.WRONG
             return replace(current, binding=tried)
 
-        await self._elicitations.change(id, confirm)
-        return result
-
-    async def typed(self, asked: Elicitation, typed: str) -> TypedCode:
-        """Check a typed code and return the result. After too many wrong codes the question fails.
-
-        Raises TooManyAttempts, or NotPossible if the question has ended.
-        """
         try:
-            return await self.confirm(asked.id, typed)
+            await self._elicitations.change(asked.id, confirm)
         except TooManyAttempts:
             why = "the typed code was wrong too often"
             await self._elicitations.end(asked, Status.FAILED, why=why)
             raise
+        return result
 
     async def wrong(self, asked: Elicitation, typed: str) -> str | None:
         """Check a typed code. Return a sentence for the chat if the code can be typed again.

@@ -133,14 +133,21 @@ class Accounts(QuestionKind):
                 "token."
             )
 
-    def _holder(self, client: Client, by: AskedBy) -> str:
-        """Return the owner of the accounts that can be used: the asker's team, or the asker.
+    async def _held(
+        self, request: AccountRequest, client: Client, by: AskedBy
+    ) -> Connection | None:
+        """Return the account of the asker's team, or of the asker, that the request names.
 
         Raises Failed if the call no longer proves that the asker is in the team.
         """
-        team = self.connections.team_for(client.provider.name, by.teams)
+        team, tenant = (
+            self.connections.team_for(client.provider.name, by.teams),
+            _tenant(request, client),
+        )
         self.must_be_member(team, until=by.teams_until)
-        return self.connections.holder(by.owner, team)
+        holder = self.connections.holder(by.owner, team)
+        key = self.connections.key(client, server=by.server)
+        return await self.connections.find(holder, key, account=request.account, tenant=tenant)
 
     def _holder_of(self, elicitation: Elicitation) -> str:
         return self.connections.holder(elicitation.owner, self.terms(elicitation).team)
@@ -159,11 +166,7 @@ class Accounts(QuestionKind):
         client = self._clients.of(request.provider)
         if client.provider.service_account:
             return await self._own(request, client, by)
-        key = self.connections.key(client, server=by.server)
-        tenant = _tenant(request, client)
-        held = await self.connections.find(
-            self._holder(client, by), key, account=request.account, tenant=tenant
-        )
+        held = await self._held(request, client, by)
         if by.account is None:
             given = None if held is None else await self._given(held, request, by)
             return given or await self._exchanged(request, client, by)
@@ -265,10 +268,7 @@ class Accounts(QuestionKind):
         is_exchanged = self._may_exchange(request, client, by, issuer=by.issuer)
         if is_exchanged and not await self.connections.must_ask_for_exchanged(key, by):
             return True
-        tenant = _tenant(request, client)
-        found = await self.connections.find(
-            self._holder(client, by), key, account=request.account, tenant=tenant
-        )
+        found = await self._held(request, client, by)
         return found is not None and self._satisfies(found, request, client, by)
 
     async def asked(
@@ -281,11 +281,7 @@ class Accounts(QuestionKind):
         """
         client = self._clients.of(request.provider)
         await self.failures.check(client, owner=by.owner)
-        key = self.connections.key(client, server=by.server)
-        tenant = _tenant(request, client)
-        held = await self.connections.find(
-            self._holder(client, by), key, account=request.account, tenant=tenant
-        )
+        held, tenant = await self._held(request, client, by), _tenant(request, client)
         terms = AccountTerms(
             provider=client.provider.name,
             client_id=client.client_id,

@@ -38,7 +38,8 @@ from webapp.records.entries import Entry
 from webapp.records.ids import Pepper
 from webapp.records.owners import Locker, Owners, Row
 from webapp.stores import Conflict, Record
-from webapp.stores.lanes import Lanes
+from webapp.stores.lanes import Lanes, answer
+from webapp.stores.store import plain_record
 
 AUDIT: Final = "audit"
 HEAD: Final = "head"
@@ -349,7 +350,7 @@ class _OwnersChain:
             in_block.append(stored)
             size += len(stored.sealed)
             if record is None:
-                record = _fresh(owner, before)
+                record = plain_record(owner, AUDIT, id_of(owner, before), status=HEAD, key=HEAD)
         assert record is not None, "a write has at least one entry"
         block = Block(before=before, entries=tuple(in_block), end=link.hash)
         blocks.append(_put(record, block, status=HEAD))
@@ -359,20 +360,6 @@ class _OwnersChain:
 def _expiry(until: datetime) -> int:
     """Round up to the end of the day, so that most writes do not change the expiry's index."""
     return ceil(until.timestamp() / _DAY_SECONDS) * _DAY_SECONDS
-
-
-def _fresh(owner: str, before: ChainLink) -> Record:
-    return Record(
-        owner=owner,
-        kind=AUDIT,
-        id=id_of(owner, before),
-        status=HEAD,
-        key=HEAD,
-        due_at=None,
-        erase_at=None,
-        version=0,
-        sealed=b"",
-    )
 
 
 def _put(record: Record, block: Block, *, status: str) -> Record:
@@ -399,12 +386,8 @@ def _is_about(found: Record, job: _Job) -> bool:
 
 def _finish(job: _Job, error: BaseException | None) -> None:
     job.error = error
-    if job.done is None or job.done.done():  # the caller has been cancelled
-        return
-    if error is None:
-        job.done.set_result(None)
-    else:
-        job.done.set_exception(error)
+    if job.done is not None:
+        answer([(job.done, error)])
 
 
 def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:

@@ -35,6 +35,7 @@ from flows.errors import ElicitError, Unreadable
 from webapp.records.chain import AUDIT, HEAD, AuditChain, Linking, block_of
 from webapp.records.owners import SERVICE, Owners
 from webapp.stores import Conflict, Record
+from webapp.stores.store import plain_record
 
 HEAD_KIND: Final = "audit head"
 OWNERS_KIND: Final = "audit owners"
@@ -379,14 +380,5 @@ def _decoded_list(record: Record) -> list[OwnersHead]:
 
 
 def _record(kind: str, id: str, *, erase_at: datetime, sealed: bytes) -> Record:
-    return Record(
-        owner=SERVICE,
-        kind=kind,
-        id=id,
-        status="made",
-        key=None,
-        due_at=None,
-        erase_at=erase_at.astimezone(UTC),
-        version=0,
-        sealed=sealed,
-    )
+    until = erase_at.astimezone(UTC)
+    return plain_record(SERVICE, kind, id, status="made", erase_at=until, sealed=sealed)

@@ -31,6 +31,7 @@ from msgspec.structs import replace
 from webapp.deadline import STEP, Clock, ticks_of
 from webapp.records.owners import SERVICE
 from webapp.stores import Conflict, Record, Store
+from webapp.stores.store import plain_record
 
 MARK: Final = "store mark"
 STEP_BACK: Final = "step back"
@@ -316,16 +317,9 @@ def _step_back_record(back: StepBack, *, version: int) -> Record:
 
 
 def _record(kind: str, value: Struct, *, version: int, due_at: datetime | None = None) -> Record:
-    return Record(
-        owner=SERVICE,
-        kind=kind,
-        id=SERVICE,
-        status="noted",
-        key=None,
-        due_at=due_at,
-        erase_at=None,
-        version=version,
-        sealed=msgspec.msgpack.encode(value),
+    sealed = msgspec.msgpack.encode(value)
+    return plain_record(
+        SERVICE, kind, SERVICE, status="noted", due_at=due_at, version=version, sealed=sealed
     )
 
 

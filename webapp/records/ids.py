@@ -133,7 +133,38 @@ class RowIds:
         return owner + self._tag("early", provider, payment)
 
 
-class InboxItem(Struct, frozen=True, kw_only=True):
+class StoredRow(Struct, frozen=True, kw_only=True):
+    """A row of one owner, with the fields that all rows have."""
+
+    id: str
+    owner: str
+    version: int = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r}, {getattr(self, 'status', None)!r})"
+
+
+class QueuedRow(StoredRow, frozen=True, kw_only=True):
+    """A row that is due at `next_at` until its status is no longer `waiting`.
+
+    The last status is `done`, `sent`, `given up` or `ended`.
+    """
+
+    next_at: datetime
+    status: str = "waiting"
+
+    @property
+    def due_at(self) -> datetime | None:
+        return self.next_at if self.status == "waiting" else None
+
+
+class LastingRow(StoredRow, frozen=True, kw_only=True):
+    """A row that is never due."""
+
+    due_at: None = None
+
+
+class InboxItem(StoredRow, frozen=True, kw_only=True):
     """A link to a question that waits for an approver, without the question's content.
 
     The owner is the tag of the approver's name. The id of the newest item sorts first. The
@@ -143,13 +174,10 @@ class InboxItem(Struct, frozen=True, kw_only=True):
     is None in other items, and after the escalation.
     """
 
-    id: str
-    owner: str
     elicitation_id: str
     expires_at: datetime
     erase_at: datetime
     opens_at: datetime | None = None
-    version: int = 0
     status: str = "waiting"  # or "decided"
 
     @property
@@ -157,7 +185,7 @@ class InboxItem(Struct, frozen=True, kw_only=True):
         return (self.opens_at or self.expires_at) if self.status == "waiting" else None
 
 
-class Notification(Struct, frozen=True, kw_only=True):
+class Notification(QueuedRow, frozen=True, kw_only=True):
     """The messages about a question to one address of a table `[notify.NAME]`.
 
     `address` is the position in the table's list, because the address itself may contain a
@@ -165,21 +193,12 @@ class Notification(Struct, frozen=True, kw_only=True):
     the attempts of the next message. While a process sends a message, its claim ends at `next_at`.
     """
 
-    id: str
-    owner: str
     elicitation_id: str
     table: str
     address: int
-    next_at: datetime
     erase_at: datetime
     is_escalation: bool = False
     messages: int = 0
     tries: int = 0
     sent_at: datetime | None = None  # the last message that was sent
     why: str | None = None  # the reason why the last attempt failed
-    status: str = "waiting"  # or "ended"
-    version: int = 0
-
-    @property
-    def due_at(self) -> datetime | None:
-        return self.next_at if self.status == "waiting" else None

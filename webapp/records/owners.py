@@ -38,6 +38,7 @@ from flows.crypto.tokens import NONCE_BYTES, Ring, wrapped_under
 from flows.errors import StoreUnavailable, Unreadable
 from webapp.records.ids import Pepper
 from webapp.stores import Conflict, Record, Store
+from webapp.stores.store import plain_record
 
 _POOL_BYTES = 12 * 1024
 
@@ -347,17 +348,8 @@ async def was_served(store: Store, fingerprint: bytes) -> bool:
 async def note_backup(store: Store, now: datetime) -> None:
     """Store the time of a complete backup."""
     found = await store.read(SERVICE, _BACKUP, SERVICE)
-    note = Record(
-        owner=SERVICE,
-        kind=_BACKUP,
-        id=SERVICE,
-        status="made",
-        key=None,
-        due_at=None,
-        erase_at=None,
-        version=0 if found is None else found.version,
-        sealed=now.isoformat().encode(),
-    )
+    version, sealed = 0 if found is None else found.version, now.isoformat().encode()
+    note = plain_record(SERVICE, _BACKUP, SERVICE, status="made", version=version, sealed=sealed)
     with suppress(Conflict):  # another backup was recorded at the same time
         await store.write(note)
 
@@ -378,7 +370,7 @@ async def _note_served(store: Store, ring: Ring) -> None:
     for fingerprint in ring.fingerprints:
         if await store.read(SERVICE, _SERVED, fingerprint.hex()) is None:
             with suppress(Conflict):  # another process has just recorded the secret
-                await store.write(_record(SERVICE, _SERVED, fingerprint.hex(), sealed=b""))
+                await store.write(plain_record(SERVICE, _SERVED, fingerprint.hex(), status="kept"))
 
 
 async def pages(store: Store, *kinds: str) -> AsyncIterator[Sequence[Record]]:
@@ -406,20 +398,6 @@ async def _rewrap(store: Store, ring: Ring, record: Record) -> int:
     return 0
 
 
-def _record(owner: str, kind: str, id: str, *, sealed: bytes) -> Record:
-    return Record(
-        owner=owner,
-        kind=kind,
-        id=id,
-        status="kept",
-        key=None,
-        due_at=None,
-        erase_at=None,
-        version=0,
-        sealed=sealed,
-    )
-
-
 def _name(record: Record) -> str:
     return f"{record.owner} {record.kind}"
 
@@ -441,7 +419,7 @@ async def _secret(
     found = await store.read(owner, kind, owner)
     if found is None:
         plain = fresh()
-        empty = _record(owner, kind, owner, sealed=b"")
+        empty = plain_record(owner, kind, owner, status="kept")
         record = replace(empty, sealed=ring.wrap(_name(empty), plain))
         try:
             (stored,) = await store.write(record)

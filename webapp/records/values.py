@@ -19,10 +19,10 @@ from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Payment
 from flows.payments.session import UnresolvedPayment
-from webapp.records.ids import InboxItem, Notification
+from webapp.records.ids import InboxItem, LastingRow, Notification, QueuedRow, StoredRow
 
 
-class DoneOnce(Struct, frozen=True, kw_only=True):
+class DoneOnce(LastingRow, frozen=True, kw_only=True):
     """The result of a `once` block, as JSON text, which no page shows.
 
     A result that is too large for a row continues in the rows `pieces`. `fault` is the reason why
@@ -30,89 +30,60 @@ class DoneOnce(Struct, frozen=True, kw_only=True):
     claim expires at `claimed_until`; another process can then do the work.
     """
 
-    id: str
-    owner: str
     result: str
     erase_at: datetime
     pieces: tuple[str, ...] = ()  # ids of the rows with the rest of the result
     fault: str | None = None
     claimed_until: datetime | None = None
     claimed_by: str | None = None  # the name of an API program's process; None for this server
-    version: int = 0
     status: str = "done"
-    due_at: None = None
-
-    def __repr__(self) -> str:
-        return f"DoneOnce({self.id!r})"
 
 
-class CallNumber(Struct, frozen=True, kw_only=True):
+class CallNumber(LastingRow, frozen=True, kw_only=True):
     """The number of a call among the identical calls of a day, from 1, for idempotency keys.
 
     Each run or receipt with a number has a row. One more row for each call and day stores the last
     number.
     """
 
-    id: str
-    owner: str
     call: str  # the key of the run
     day: str
     number: int
     erase_at: datetime
-    version: int = 0
     status: str = "numbered"
-    due_at: None = None
 
 
-class Alias(Struct, frozen=True, kw_only=True):
+class Alias(LastingRow, frozen=True, kw_only=True):
     """An author's own id for an elicitation."""
 
-    id: str
-    owner: str
     elicitation_id: str
     erase_at: datetime
-    version: int = 0
     status: str = "alias"
-    due_at: None = None
 
 
-class StoredSecret(Struct, frozen=True, kw_only=True):
+class StoredSecret(LastingRow, frozen=True, kw_only=True):
     """A secret that a person typed, stored by its name until it is deleted."""
 
-    id: str
-    owner: str
     content: Json
-    version: int = 0
     status: str = "kept"
-    due_at: None = None
     erase_at: datetime | None = None
 
-    def __repr__(self) -> str:
-        return f"StoredSecret({self.id!r})"
 
-
-class Check(Struct, frozen=True, kw_only=True):
+class Check(LastingRow, frozen=True, kw_only=True):
     """A typed answer to validate. The process with the validator replies with `faults`."""
 
-    id: str
-    owner: str
     elicitation_id: str
     content: Json
     erase_at: datetime
     faults: tuple[tuple[str, str], ...] | None = None  # path and message
-    version: int = 0
     status: str = "check"
-    due_at: None = None
-
-    def __repr__(self) -> str:
-        return f"Check({self.id!r})"
 
     def answered(self, faults: tuple[tuple[str, str], ...]) -> "Check":
         """Return the row with the faults and without the content."""
         return replace(self, content=None, faults=faults)
 
 
-class Approval(Struct, frozen=True, kw_only=True):
+class Approval(LastingRow, frozen=True, kw_only=True):
     """A person's permission for a tool to run without asking again, valid until `until`.
 
     `covers` is the digest of the arguments; None means any arguments. `about` describes the
@@ -121,8 +92,6 @@ class Approval(Struct, frozen=True, kw_only=True):
     and is valid for no client.
     """
 
-    id: str
-    owner: str
     server: str
     tool: str
     tool_title: str | None = None
@@ -134,15 +103,10 @@ class Approval(Struct, frozen=True, kw_only=True):
     client: SeenClient | None = None
     is_for_all: bool = False
     revoked_by: str | None = None  # the audit name of a key or person of the HTTP API
-    version: int = 0
     status: str = "given"  # or "revoked"
-    due_at: None = None
-
-    def __repr__(self) -> str:
-        return f"Approval({self.id!r}, {self.status!r})"
 
 
-class StoredWebhook(Struct, frozen=True, kw_only=True):
+class StoredWebhook(StoredRow, frozen=True, kw_only=True):
     """A verified webhook.
 
     The status is `applied`, `waiting` (to be reconciled), `repeated` (a known change), `refused`
@@ -152,8 +116,6 @@ class StoredWebhook(Struct, frozen=True, kw_only=True):
     stored completely.
     """
 
-    id: str
-    owner: str
     seller: str
     elicitation_id: str
     session: str
@@ -169,7 +131,6 @@ class StoredWebhook(Struct, frozen=True, kw_only=True):
     replayed_at: datetime | None = None
     said: Notice | None = None
     again_at: datetime | None = None  # when the webhook is checked again, if it is still waiting
-    version: int = 0
 
     @property
     def due_at(self) -> datetime | None:
@@ -179,23 +140,16 @@ class StoredWebhook(Struct, frozen=True, kw_only=True):
     def row_key(self) -> str | None:
         return self.transition if self.status == "applied" else None
 
-    def __repr__(self) -> str:
-        return f"StoredWebhook({self.id!r}, {self.status!r})"
 
-
-class EarlyEvent(Struct, frozen=True, kw_only=True):
+class EarlyEvent(LastingRow, frozen=True, kw_only=True):
     """The ids of webhooks about a payment that arrived before the payment was recorded."""
 
-    id: str
-    owner: str
     webhook_ids: tuple[str, ...] = field(name="hooks")
     erase_at: datetime
-    version: int = 0
     status: str = "kept"
-    due_at: None = None
 
 
-class Reconciliation(Struct, frozen=True, kw_only=True):
+class Reconciliation(QueuedRow, frozen=True, kw_only=True):
     """The progress of comparing a provider's sessions since a given time with this store.
 
     The status is `waiting` (continues at `next_at`) or `done`. `after` is the cursor in the
@@ -203,13 +157,10 @@ class Reconciliation(Struct, frozen=True, kw_only=True):
     polled.
     """
 
-    id: str
-    owner: str
     seller: str
     since: datetime
     begun_at: datetime
     erase_at: datetime
-    next_at: datetime
     after: str | None = None
     is_listed: bool = False  # the end of the list was reached
     receipt: str | None = None
@@ -217,68 +168,48 @@ class Reconciliation(Struct, frozen=True, kw_only=True):
     found: int = 0  # sessions that were unknown and belong to a stored question
     listed: int = 0  # sessions that the operator must check
     tries: int = 0  # consecutive failures
-    version: int = 0
-    status: str = "waiting"
-
-    @property
-    def due_at(self) -> datetime | None:
-        return self.next_at if self.status == "waiting" else None
 
 
-class TurnedAway(Struct, frozen=True, kw_only=True):
+class TurnedAway(LastingRow, frozen=True, kw_only=True):
     """The number of rejected deliveries for a day and reason.
 
     Reasons: the signature was invalid, the payment is unknown, or the payment differs from what was
     requested.
     """
 
-    id: str
-    owner: str
     day: str
     seller: str
     reason: str
     erase_at: datetime
     count: int = 0
     last_at: datetime | None = None
-    version: int = 0
     status: str = "counted"
-    due_at: None = None
 
 
-class StoredCertificate(Struct, frozen=True, kw_only=True):
+class StoredCertificate(LastingRow, frozen=True, kw_only=True):
     """A fetched certificate of a webhook sender. It is verified again at each use."""
 
-    id: str
-    owner: str
     pem: bytes
     erase_at: datetime
-    version: int = 0
     status: str = "kept"
-    due_at: None = None
 
 
-class KnownServer(Struct, frozen=True, kw_only=True):
+class KnownServer(LastingRow, frozen=True, kw_only=True):
     """The name of a served server. `place` is its origin: a module or file, and an attribute."""
 
-    id: str
-    owner: str
     name: str
     place: str
     since: datetime
-    version: int = 0
     status: str = "known"
-    due_at: None = None
     erase_at: datetime | None = None
 
 
-class ApiKey(Struct, frozen=True, kw_only=True):
+class ApiKey(LastingRow, frozen=True, kw_only=True):
     """An API key. Its id is a keyed hash of its text, which is not stored.
 
     `owners` are the users for whom the key is valid; empty means all users of the key's program.
     """
 
-    id: str
-    owner: str
     program: str
     scopes: tuple[str, ...]
     owners: tuple[str, ...]
@@ -286,12 +217,10 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     expires_at: datetime
     erase_at: datetime
     used_at: datetime | None = None
-    version: int = 0
     status: str = "made"  # or "revoked"
-    due_at: None = None
 
 
-class OutgoingEvent(Struct, frozen=True, kw_only=True):
+class OutgoingEvent(QueuedRow, frozen=True, kw_only=True):
     """An outgoing event for one address, with `facts` about a question, payment or account.
 
     The ids of one record's events for one address sort in the order of the events
@@ -299,43 +228,30 @@ class OutgoingEvent(Struct, frozen=True, kw_only=True):
     the event, `next_at` is the end of that process's claim.
     """
 
-    id: str
-    owner: str
     address: str  # the address's name in the settings
     webhook_id: str
     type: str
     facts: Mapping[str, str | bool]
     happened_at: datetime
     erase_at: datetime
-    next_at: datetime
     tries: int = 0
     why: str | None = None  # the reason why the last try failed
     sent_at: datetime | None = None
-    status: str = "waiting"  # or "sent" or "given up"
-    version: int = 0
-
-    @property
-    def due_at(self) -> datetime | None:
-        return self.next_at if self.status == "waiting" else None
 
     @property
     def row_key(self) -> str:
         return self.webhook_id
 
 
-class EventAddressState(Struct, frozen=True, kw_only=True):
+class EventAddressState(LastingRow, frozen=True, kw_only=True):
     """The state of an address for outgoing events. Status `ended`: the address replied 410 Gone.
 
     `not_kept` is the number of events that were not stored because too many were waiting.
     """
 
-    id: str
-    owner: str
     ended_at: datetime | None = None
     not_kept: int = 0
     not_kept_at: datetime | None = None
-    version: int = 0
-    due_at: None = None
     erase_at: datetime | None = None
 
     @property
@@ -343,7 +259,7 @@ class EventAddressState(Struct, frozen=True, kw_only=True):
         return "used" if self.ended_at is None else "ended"
 
 
-class RefusedRegistration(Struct, frozen=True, kw_only=True):
+class RefusedRegistration(LastingRow, frozen=True, kw_only=True):
     """A provider's refusal of this server's client id or secret, or of its redirect address.
 
     `registration` is a hash of the provider, its address, and the client id and secret. `fault` is
@@ -353,7 +269,6 @@ class RefusedRegistration(Struct, frozen=True, kw_only=True):
     person's account alone; `by` is a hash of that person's owner tag.
     """
 
-    id: str
     owner: str  # the service, or the one person that the refusal applies to
     provider: str
     registration: str
@@ -364,10 +279,8 @@ class RefusedRegistration(Struct, frozen=True, kw_only=True):
     error: str | None = None
     http_status: int = 400
     count: int = 1
-    version: int = 0
     status: str = "refused"
     by: str | None = None
-    due_at: None = None
 
     @property
     def is_refused(self) -> bool:
@@ -383,24 +296,20 @@ class ClientReaction(Struct, frozen=True, kw_only=True):
     unanswered: tuple[str, ...] = ()  # ids of questions left unanswered since the last answer
 
 
-class ClientRecord(Struct, frozen=True, kw_only=True):
+class ClientRecord(LastingRow, frozen=True, kw_only=True):
     """A person's client, and how it reacted to forms, confirmations and links.
 
     A confirmation is a form without fields, which some clients show but cannot send. `release` is
     the client's own version.
     """
 
-    id: str
-    owner: str
     name: str
     release: str
     erase_at: datetime
     forms: ClientReaction | None = None
     links: ClientReaction | None = None
     confirms: ClientReaction | None = None
-    version: int = 0
     status: str = "kept"
-    due_at: None = None
 
 
 class Open(Struct, frozen=True, kw_only=True):
@@ -411,14 +320,10 @@ class Open(Struct, frozen=True, kw_only=True):
     expires_at: datetime
 
 
-class Standing(Struct, frozen=True, kw_only=True):
+class Standing(LastingRow, frozen=True, kw_only=True):
     """An owner's open questions, written with each new question. The status is their number."""
 
-    id: str
-    owner: str
     open: tuple[Open, ...] = ()
-    version: int = 0
-    due_at: None = None
     erase_at: datetime | None = None
 
     @property

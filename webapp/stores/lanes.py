@@ -5,10 +5,12 @@ wait, and go out together as soon as a lane is free. If a lane is free, no item 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
 
 Item = TypeVar("Item")
+Job = TypeVar("Job")
+Queued: TypeAlias = tuple[Job, "asyncio.Future[Any]"]
 
 
 class Lanes(Generic[Item]):
@@ -76,3 +78,59 @@ class Lanes(Generic[Item]):
 def first(most: int) -> Callable[[Sequence[Item]], tuple[list[Item], list[Item]]]:
     """Return a function for `fit` that makes batches of at most `most` items, the oldest first."""
     return lambda items: (list(items[:most]), list(items[most:]))
+
+
+class Gathering(Generic[Job]):
+    """A queue for each place (server). While one batch is in progress, new jobs form the next.
+
+    `carry_out` returns an answer for each job of a batch, or an exception for a job that failed.
+    `place_of` names the server of a job, so that a silent server does not delay jobs for other
+    servers.
+    """
+
+    def __init__(
+        self,
+        carry_out: Callable[[Sequence[Job]], Awaitable[Sequence[object]]],
+        *,
+        fit: Callable[[Sequence[Queued[Job]]], tuple[list[Queued[Job]], list[Queued[Job]]]],
+        lanes: int = 1,
+        place_of: Callable[[Job], str] = lambda _: "",
+    ) -> None:
+        self._carry_out = carry_out
+        self._fit = fit
+        self._lanes = lanes
+        self._place_of = place_of
+        self._loop = asyncio.get_running_loop()
+        self._queues: dict[str, Lanes[Queued[Job]]] = {}
+
+    def put(self, job: Job) -> "asyncio.Future[Any]":
+        """Queue the job. The caller may ignore the returned future."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        place = self._place_of(job)
+        if (queue := self._queues.get(place)) is None:
+            queue = self._queues[place] = Lanes(self._run, lanes=self._lanes, fit=self._fit)
+        queue.put((job, future))
+        return future
+
+    async def finish(self) -> None:
+        """Wait until every queued job is answered."""
+        for queue in tuple(self._queues.values()):
+            await queue.finish()
+
+    async def _run(self, batch: Sequence[Queued[Job]]) -> None:
+        try:
+            answers = await self._carry_out([job for job, _ in batch])
+        except Exception as error:  # noqa: BLE001 - end of the task: every caller gets the error
+            answers = [error] * len(batch)
+        answer(zip((future for _, future in batch), answers, strict=True))
+
+
+def answer(answers: Iterable[tuple["asyncio.Future[Any]", object]]) -> None:
+    """Give each future its answer, or the exception that is its answer."""
+    for future, found in answers:
+        if future.done():  # its caller was cancelled
+            continue
+        if isinstance(found, BaseException):
+            future.set_exception(found)
+        else:
+            future.set_result(found)

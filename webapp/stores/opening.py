@@ -82,7 +82,8 @@ def holds_something(url: str) -> bool:
     Raises StoreUnavailable if a server cannot be reached, ValueError for a bad address.
     """
     if is_shared(url):
-        return _in_a_thread(url)
+        with ThreadPoolExecutor(1) as thread:  # the caller may run an event loop of its own
+            return thread.submit(lambda: asyncio.run(_module_of(url).holds_something(url))).result()
     if url == "memory:":
         return False
     path = _file_of(url)
@@ -171,9 +172,3 @@ def _module_of(url: str) -> _Module:
             f"a store at {_scheme_of(url)}:// needs more packages: pip install "
             f"'elicit-url[{extra}]'"
         ) from error
-
-
-def _in_a_thread(url: str) -> bool:
-    """Call `holds_something` in a new thread, because this thread may already run an event loop."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(_module_of(url).holds_something(url))).result()

@@ -5,11 +5,12 @@ one turn of the event loop therefore go out together, and no caller waits for mo
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 from flows.errors import StoreUnavailable
-from webapp.stores.lanes import Lanes, first
+from webapp.stores.lanes import Gathering, Queued, first
 from webapp.stores.postgres_changes import PostgresChanges
 from webapp.stores.postgres_driver import (
     TO_REPEAT,
@@ -23,6 +24,7 @@ from webapp.stores.postgres_driver import (
 from webapp.stores.postgres_server import Server
 from webapp.stores.store import (
     CLAIMS_HELD,
+    CONDITIONS,
     Conflict,
     Fences,
     Record,
@@ -53,68 +55,7 @@ _ROWS_AT_MOST = 1_000
 _BYTES_AT_MOST = 4 * 1024 * 1024
 _ATTEMPTS = 8
 
-_Job = tuple["asyncio.Future[None]", Sequence[Record]]
-_Notify = Callable[[Sequence[Record]], None]
-
-
-class PostgresWriter:
-    """A queue that combines writes, and answers each caller when its write is durable."""
-
-    def __init__(self, server: Server, *, notify: _Notify) -> None:
-        """`notify` receives the written records after each commit."""
-        self._server = server
-        self._notify = notify
-        self._lanes: Lanes[_Job] = Lanes(self._write, lanes=_LANES, fit=_fit)
-        self._loop = asyncio.get_running_loop()
-
-    def write(self, records: Sequence[Record]) -> "asyncio.Future[None]":
-        """Queue a write of checked records."""
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._lanes.put((future, records))
-        return future
-
-    async def finish(self) -> None:
-        """Wait until every write is answered."""
-        await self._lanes.finish()
-
-    async def _write(self, jobs: Sequence[_Job]) -> None:
-        try:
-            conflicts = await self._conflicts(jobs)
-        except Exception as error:  # noqa: BLE001 - end of the task: every caller gets the error
-            for future, _ in jobs:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        written: list[Record] = []
-        for number, (future, records) in enumerate(jobs):
-            conflict = conflicts.get(number)
-            if conflict is None:
-                written += records
-            if future.done():  # its caller was cancelled
-                continue
-            if conflict is None:
-                future.set_result(None)
-            else:
-                future.set_exception(conflict)
-        if written:
-            self._notify(written)
-
-    async def _conflicts(self, jobs: Sequence[_Job]) -> dict[int, Conflict]:
-        """Write all jobs and return the conflicts, by the numbers of the jobs that failed."""
-        numbers = [number for number, (_, records) in enumerate(jobs) for _ in records]
-        columns = columns_of([record for _, records in jobs for record in records])
-        for _ in range(_ATTEMPTS):
-            try:
-                rows = await self._server.fetch("write", numbers, *columns)
-            except TO_REPEAT:
-                continue
-            return {
-                row[0]: Conflict(None if row[1] is None else record_of(row[1:])) for row in rows
-            }
-        raise StoreUnavailable(
-            f"the store {self._server.address} cancelled the same write {_ATTEMPTS} times, because "
-            "other processes write the same records: try again"
-        )
+_Job = Queued[Sequence[Record]]
 
 
 def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:
@@ -128,7 +69,7 @@ def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:
     touched: set[tuple[str, ...]] = set()
     rows = size = 0
     for job in jobs:
-        records = job[1]
+        records = job[0]
         names: set[tuple[str, ...]] = set()
         for record in records:
             names.add((record.owner, record.kind, record.id))
@@ -149,17 +90,8 @@ def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:
 _READ_LANES = 2
 _READS_AT_ONCE = 500
 _PAGE = 500
-_CONDITIONS = {
-    "kind": "kind = ",
-    "owner": "owner = ",
-    "status": "status = ",
-    "after": "id > ",
-    "least": "id >= ",
-    "below": "id < ",
-}
 
 _Name = tuple[str, str, str]
-_Asked = tuple["asyncio.Future[Record | None]", _Name]
 
 
 async def open_store(
@@ -199,9 +131,11 @@ class PostgresStore:
     def __init__(self, server: Server, *, changes: PostgresChanges) -> None:
         self._server = server
         self._changes = changes
-        self._writer = PostgresWriter(server, notify=changes.notify)
-        self._reads = _Reads(server, statement="read")
-        self._finds = _Reads(server, statement="find")
+        self._writes = Gathering(self._write_together, lanes=_LANES, fit=_fit)
+        self._reads, self._finds = (
+            Gathering(partial(self._fetch, name), lanes=_READ_LANES, fit=first(_READS_AT_ONCE))
+            for name in ("read", "find")
+        )
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -219,18 +153,16 @@ class PostgresStore:
         check_texts(records)
         self._refuse_if_closed()
         if records:
-            await self._writer.write(records)
+            await self._writes.put(records)
         return as_written(records)
 
     async def read(self, owner: str, kind: str, id: str) -> Record | None:
         """See Store."""
-        self._refuse_if_closed()
-        return await self._reads.one((owner, kind, id))
+        return await self._one(self._reads, (owner, kind, id))
 
     async def find(self, owner: str, kind: str, key: str) -> Record | None:
         """See Store."""
-        self._refuse_if_closed()
-        return await self._finds.one((owner, kind, key))
+        return await self._one(self._finds, (owner, kind, key))
 
     async def list(
         self,
@@ -249,7 +181,7 @@ class PostgresStore:
         if not is_text(*given.values()):
             return ()
         conditions = [
-            f"{_CONDITIONS[name]}${position}" for position, name in enumerate(given, start=2)
+            f"{CONDITIONS[name]} ${position}" for position, name in enumerate(given, start=2)
         ]
         rows = await self._server.fetch_again(
             "list", limit, *given.values(), condition=" AND ".join(conditions)
@@ -356,7 +288,7 @@ class PostgresStore:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        await self._writer.finish()
+        await self._writes.finish()
         await self._reads.finish()
         await self._finds.finish()
         await self._changes.aclose()
@@ -366,38 +298,34 @@ class PostgresStore:
         if self._closing is not None:
             raise StoreUnavailable(f"the store {self.address} is closed")
 
-
-class _Reads:
-    """A queue that combines the reads of one statement. Each caller gets a record or None."""
-
-    def __init__(self, server: Server, *, statement: str) -> None:
-        self._server = server
-        self._statement = statement
-        self._lanes: Lanes[_Asked] = Lanes(
-            self._answer, lanes=_READ_LANES, fit=first(_READS_AT_ONCE)
+    async def _write_together(self, writes: Sequence[Sequence[Record]]) -> Sequence[object]:
+        """Write all records, and return for each write None, or the conflict that refused it."""
+        numbers = [number for number, records in enumerate(writes) for _ in records]
+        columns = columns_of([record for records in writes for record in records])
+        for _ in range(_ATTEMPTS):
+            try:
+                rows = await self._server.fetch("write", numbers, *columns)
+            except TO_REPEAT:
+                continue
+            conflicts = {
+                row[0]: Conflict(None if row[1] is None else record_of(row[1:])) for row in rows
+            }
+            for number, records in enumerate(writes):
+                if number not in conflicts:
+                    self._changes.notify(records)
+            return [conflicts.get(number) for number in range(len(writes))]
+        raise StoreUnavailable(
+            f"the store {self._server.address} cancelled the same write {_ATTEMPTS} times, because "
+            "other processes write the same records: try again"
         )
-        self._loop = asyncio.get_running_loop()
 
-    async def one(self, name: _Name) -> Record | None:
-        if not is_text(*name):
-            return None
-        future: asyncio.Future[Record | None] = self._loop.create_future()
-        self._lanes.put((future, name))
-        return await future
+    async def _one(self, reads: Gathering[_Name], name: _Name) -> Record | None:
+        self._refuse_if_closed()
+        found: Record | None = await reads.put(name) if is_text(*name) else None
+        return found
 
-    async def finish(self) -> None:
-        await self._lanes.finish()
-
-    async def _answer(self, asked: Sequence[_Asked]) -> None:
-        try:
-            columns = map(list, zip(*(name for _, name in asked), strict=True))
-            rows = await self._server.fetch_again(self._statement, *columns)
-        except Exception as error:  # noqa: BLE001 - end of the task: every caller gets the error
-            for future, _ in asked:
-                if not future.done():
-                    future.set_exception(error)
-            return
+    async def _fetch(self, statement: str, names: Sequence[_Name]) -> Sequence[object]:
+        columns = map(list, zip(*names, strict=True))
+        rows = await self._server.fetch_again(statement, *columns)
         found = {row[9]: record_of(row) for row in rows}
-        for position, (future, _) in enumerate(asked, start=1):
-            if not future.done():  # otherwise its caller was cancelled
-                future.set_result(found.get(position))
+        return [found.get(position) for position in range(1, len(names) + 1)]

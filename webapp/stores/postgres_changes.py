@@ -10,7 +10,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Iterable, Sequence
-from weakref import WeakSet
 
 from msgspec import DecodeError, ValidationError
 from msgspec.json import decode, encode
@@ -19,7 +18,7 @@ from flows.errors import StoreUnavailable
 from webapp.stores.lanes import Lanes, first
 from webapp.stores.postgres_driver import ERRORS, PostgresConnection, record_of
 from webapp.stores.postgres_server import Server
-from webapp.stores.store import Record, Watch, WatchHint
+from webapp.stores.store import Record, Watch, Watches, WatchHint
 
 _CHANNEL = "elicit"
 _PAYLOAD_BYTES = 7_500  # the server's limit is 8,000
@@ -41,7 +40,7 @@ class PostgresChanges:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._opening = secrets.token_hex(8)
-        self._watches: WeakSet[Watch] = WeakSet()
+        self._watches = Watches()
         self._sending: Lanes[_Name] = Lanes(self._send, fit=first(_NAMES_AT_ONCE))
         self._reading: Lanes[_Name] = Lanes(self._read, fit=first(_NAMES_AT_ONCE))
         self._is_ended = False
@@ -56,9 +55,7 @@ class PostgresChanges:
         """Return a new watch that misses no change from now on."""
         if self._task is None:
             raise ValueError("this opening of the store does not watch: open it with watches=True")
-        watch = Watch()
-        self._watches.add(watch)
-        return watch
+        return self._watches.open()
 
     def notify(self, records: Iterable[Record]) -> None:
         """Notify other openings about records that this one wrote."""
@@ -73,8 +70,7 @@ class PostgresChanges:
             self._task.cancel()
             await asyncio.wait([self._task])
         await self._reading.finish()
-        for watch in tuple(self._watches):
-            watch.end()
+        self._watches.end()
 
     async def _send(self, names: Sequence[_Name]) -> None:
         try:
@@ -90,15 +86,9 @@ class PostgresChanges:
         try:
             rows = await self._server.fetch_again("read", *map(list, zip(*wanted, strict=True)))
         except StoreUnavailable:
-            self._look_again()
+            self._watches.notify(None)
             return
-        for row in rows:
-            for watch in tuple(self._watches):
-                watch.notify(record_of(row))
-
-    def _look_again(self, why: WatchHint | None = None) -> None:
-        for watch in tuple(self._watches):
-            watch.notify(why)
+        self._watches.notify(*map(record_of, rows))
 
     def _on_notification(
         self, _connection: object, _process: int, _channel: str, payload: object
@@ -108,12 +98,12 @@ class PostgresChanges:
         try:
             opening, names = decode(str(payload), type=tuple[str, list[_Name] | str])
         except (DecodeError, ValidationError):
-            self._look_again()  # the payload may be from a newer version, in another format
+            self._watches.notify(None)  # the payload may be from a newer version, in another format
             return
         if opening == self._opening:
             return
         if isinstance(names, str):
-            self._look_again()
+            self._watches.notify(None)
             return
         watches = tuple(self._watches)
         for name in names:
@@ -132,7 +122,7 @@ class PostgresChanges:
                 wait = min(2 * wait, _LAST_WAIT_SECONDS)
                 continue
             _log.info("store.changes_reconnected")
-            self._look_again()
+            self._watches.notify(None)
             await self._until_lost(connection)
             wait = _FIRST_WAIT_SECONDS
 
@@ -158,7 +148,7 @@ class PostgresChanges:
                         await lost.wait()
                 except TimeoutError:
                     looks += 1
-                    self._look_again(WatchHint.READ_AGAIN)
+                    self._watches.notify(WatchHint.READ_AGAIN)
                     if looks % _LOOKS_A_CHECK == 0:
                         await connection.execute("SELECT 1")
         except ERRORS as error:

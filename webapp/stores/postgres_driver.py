@@ -112,34 +112,17 @@ ERRORS: Final[Errors] = (
 _NAME_BYTES_AT_MOST = 2_500
 
 
+_FIELDS = Record.__struct_fields__  # the columns have the same order
+
+
 def record_of(row: Sequence[Any]) -> Record:
     """Return the record from the first columns of a row."""
-    return Record(
-        owner=row[0],
-        kind=row[1],
-        id=row[2],
-        status=row[3],
-        key=row[4],
-        due_at=row[5],
-        erase_at=row[6],
-        version=row[7],
-        sealed=row[8],
-    )
+    return Record(**dict(zip(_FIELDS, row, strict=False)))
 
 
-def columns_of(records: Sequence[Record]) -> tuple[list[Any], ...]:
+def columns_of(records: Sequence[Record]) -> list[list[Any]]:
     """Return the records as columns, in the order of `record_of`."""
-    return (
-        [record.owner for record in records],
-        [record.kind for record in records],
-        [record.id for record in records],
-        [record.status for record in records],
-        [record.key for record in records],
-        [record.due_at for record in records],
-        [record.erase_at for record in records],
-        [record.version for record in records],
-        [record.sealed for record in records],
-    )
+    return [[getattr(record, name) for record in records] for name in _FIELDS]
 
 
 def is_text(*texts: str) -> bool:

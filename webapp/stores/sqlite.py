@@ -17,9 +17,9 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
-from weakref import WeakSet
 
 from flows.errors import StoreUnavailable
+from webapp.stores.lanes import answer
 from webapp.stores.sqlite_file import OpenedFile
 from webapp.stores.sqlite_rows import (
     NO_ROW,
@@ -32,12 +32,14 @@ from webapp.stores.sqlite_rows import (
     record_of,
     unavailable,
 )
-from webapp.stores.sqlite_writer import SqliteWriter, Work, answer, fence_of
+from webapp.stores.sqlite_writer import SqliteWriter, Work, fence_of
 from webapp.stores.store import (
+    CONDITIONS,
     RECORDS_AT_MOST,
     Fences,
     Record,
     Watch,
+    Watches,
     as_written,
     bounds,
     check_copies,
@@ -73,7 +75,7 @@ class SqliteChanges:
         self._file = file
         self._opening = opening
         self._loop = asyncio.get_running_loop()
-        self._watches: WeakSet[Watch] = WeakSet()
+        self._watches = Watches()
         self._timer: asyncio.TimerHandle | None = None
         self._data_version = -1
         self._seen_sequence = 0
@@ -86,17 +88,14 @@ class SqliteChanges:
             except sqlite3.Error as error:
                 raise unavailable(self._file.path, error) from error
             self._timer = self._loop.call_later(_POLL_SECONDS, self._poll)
-        watch = Watch()
-        self._watches.add(watch)
-        return watch
+        return self._watches.open()
 
     def close(self) -> None:
         """End the watches and the poll."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for watch in tuple(self._watches):
-            watch.end()
+        self._watches.end()
 
     def _poll(self) -> None:
         self._timer = None
@@ -107,17 +106,13 @@ class SqliteChanges:
             self._file.require_same_file()
             changes = self._changes()
         except (sqlite3.Error, StoreUnavailable) as error:
-            for watch in tuple(self._watches):
-                self._watches.discard(watch)
-                watch.end(unavailable(self._file.path, error))
+            self._watches.end(unavailable(self._file.path, error))
             return
         is_busy = self._data_version != before and not changes
         seconds = _POLL_SECONDS_BUSY if is_busy else _POLL_SECONDS
         self._timer = self._loop.call_later(seconds, self._poll)
         if changes:
-            for watch in tuple(self._watches):
-                for record in changes:
-                    watch.notify(record)
+            self._watches.notify(*changes)
 
     def _changes(self) -> list[Record | None]:
         data_version = self._number("PRAGMA data_version")
@@ -145,14 +140,6 @@ class SqliteChanges:
 
 _READ = SELECT_RECORDS + "WHERE owner = :owner AND kind = :kind AND id = :id"
 _FIND = SELECT_RECORDS + "WHERE owner = :owner AND kind = :kind AND key = :key"
-_CONDITIONS = {
-    "kind": "kind = :kind",
-    "owner": "owner = :owner",
-    "status": "status = :status",
-    "after": "id > :after",
-    "least": "id >= :least",
-    "below": "id < :below",
-}
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, OpenedFile]:
@@ -213,7 +200,9 @@ class SqliteRecords:
         """See Store."""
         check_limit(limit)
         asked = {"kind": kind, "owner": owner, "status": status, **bounds(owner, after)}
-        conditions = [_CONDITIONS[name] for name, value in asked.items() if value is not None]
+        conditions = [
+            f"{CONDITIONS[name]} :{name}" for name, value in asked.items() if value is not None
+        ]
         where = f"WHERE {' AND '.join(conditions)} ORDER BY id LIMIT :limit"
         return self._records(SELECT_RECORDS + where, {**asked, "limit": limit})
 
@@ -368,7 +357,7 @@ class MemoryStore(SqliteRecords):
         self.database: _Database = _Database() if shares_with is None else shares_with.database
         self.database.openings.append(self)
         super().__init__(self.database, writer=_Writer(self.database), file=_FILE)
-        self._watches: WeakSet[Watch] = WeakSet()
+        self._watches = Watches()
 
     def sibling(self) -> "MemoryStore":
         """Return another opening of the same records, like the one of another process."""
@@ -385,9 +374,7 @@ class MemoryStore(SqliteRecords):
     def watch(self) -> Watch:
         """See Store."""
         self._refuse_if_closed()
-        watch = Watch()
-        self._watches.add(watch)
-        return watch
+        return self._watches.open()
 
     async def check(self) -> None:
         """See Store."""
@@ -405,8 +392,7 @@ class MemoryStore(SqliteRecords):
         if not self._is_closed:
             self._is_closed = True
             self.database.openings.remove(self)
-            for watch in tuple(self._watches):
-                watch.end()
+            self._watches.end()
 
     def notify(self, records: tuple[Record, ...]) -> None:
         """Notify the watches of this opening about records that a sibling wrote."""

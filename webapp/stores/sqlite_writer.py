@@ -17,6 +17,7 @@ from threading import Thread
 from typing import Any
 
 from flows.errors import StoreUnavailable
+from webapp.stores.lanes import answer
 from webapp.stores.sqlite_file import OpenedFile
 from webapp.stores.sqlite_rows import (
     BYTES_AT_MOST,
@@ -392,13 +393,3 @@ def _all_records(jobs: list[_Job]) -> list[Record]:
         records += work
     is_little = sum(len(record.sealed) for record in records) <= BYTES_AT_MOST
     return records if is_little and len(records) < ROWS_AT_MOST else []
-
-
-def answer(answers: list[_Answer]) -> None:
-    for future, answer in answers:
-        if future.done():  # its caller was cancelled
-            continue
-        if isinstance(answer, Exception):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)

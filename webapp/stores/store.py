@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Seque
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol, TypeAlias, runtime_checkable
+from weakref import WeakSet
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,6 +41,32 @@ class Record(Struct, frozen=True, kw_only=True):
     erase_at: datetime | None
     version: int
     sealed: bytes
+
+
+def plain_record(
+    owner: str,
+    kind: str,
+    id: str,
+    *,
+    status: str,
+    key: str | None = None,
+    due_at: datetime | None = None,
+    erase_at: datetime | None = None,
+    version: int = 0,
+    sealed: bytes = b"",
+) -> Record:
+    """Return a record that is new and never due or erased, unless the arguments say otherwise."""
+    return Record(
+        owner=owner,
+        kind=kind,
+        id=id,
+        status=status,
+        key=key,
+        due_at=due_at,
+        erase_at=erase_at,
+        version=version,
+        sealed=sealed,
+    )
 
 
 class WatchHint(Enum):
@@ -298,6 +325,17 @@ def check_time(*moments: datetime | None) -> None:
             raise ValueError("a time needs its zone")
 
 
+# The beginnings of the conditions of `Store.list` in SQL, by the names of `list` and `bounds`.
+CONDITIONS = {
+    "kind": "kind =",
+    "owner": "owner =",
+    "status": "status =",
+    "after": "id >",
+    "least": "id >=",
+    "below": "id <",
+}
+
+
 def bounds(owner: str | None, after: str | None) -> dict[str, str | None]:
     """Return the limits of the ids on a page.
 
@@ -347,7 +385,7 @@ class Watch:
         self._changes = asyncio.Event()
         self._error: Exception | None = None
         self._has_ended = False
-        self.wants: Callable[[str, str], bool] = _wants_all
+        self.wants: Callable[[str, str], bool] = lambda _kind, _id: True
 
     def choose(self, wants: Callable[[str, str], bool]) -> None:
         """See Choosing."""
@@ -387,5 +425,20 @@ class Watch:
         return self._pending.pop(next(iter(self._pending)))
 
 
-def _wants_all(_kind: str, _id: str) -> bool:
-    return True
+class Watches(WeakSet[Watch]):
+    """The watches of one opening of a store. A watch that no code uses any more is forgotten."""
+
+    def open(self) -> Watch:
+        watch = Watch()
+        self.add(watch)
+        return watch
+
+    def notify(self, *changes: Record | WatchHint | None) -> None:
+        for watch in tuple(self):
+            for change in changes:
+                watch.notify(change)
+
+    def end(self, error: Exception | None = None) -> None:
+        for watch in tuple(self):
+            self.discard(watch)
+            watch.end(error)

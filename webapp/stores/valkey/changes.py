@@ -8,70 +8,15 @@ because a cluster may lose a message between its nodes.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar, cast
-from weakref import WeakSet
+from typing import Any, cast
 
 from msgspec import DecodeError, msgpack
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as LostConnection
 
-from webapp.stores.lanes import Lanes, first
-from webapp.stores.store import Record, Watch, WatchHint
+from webapp.stores.lanes import Gathering, first
+from webapp.stores.store import Record, Watch, Watches, WatchHint
 from webapp.stores.valkey.server import FAILED, ValkeyServer, stop
-
-# Batches of jobs for a Valkey server, with an answer for each job.
-
-Job = TypeVar("Job")
-
-
-class Gathering(Generic[Job]):
-    """A queue for each lane (server). While one batch is in progress, new jobs form the next.
-
-    `carry_out` returns an answer for each job of a batch, or an exception for a job that failed.
-    `lane_of` names the server of a job, so that a silent server does not delay jobs for other
-    servers.
-    """
-
-    def __init__(
-        self,
-        carry_out: Callable[[Sequence[Job]], Awaitable[Sequence[object]]],
-        *,
-        at_once: int,
-        lane_of: Callable[[Job], str] = lambda _: "",
-    ) -> None:
-        self._carry_out = carry_out
-        self._at_once = at_once
-        self._lane_of = lane_of
-        self._loop = asyncio.get_running_loop()
-        self._lanes: dict[str, Lanes[tuple[Job, asyncio.Future[Any]]]] = {}
-
-    def put(self, job: Job) -> "asyncio.Future[Any]":
-        """Queue the job. The caller may ignore the returned future."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-        name = self._lane_of(job)
-        if (lane := self._lanes.get(name)) is None:
-            lane = self._lanes[name] = Lanes(self._run, fit=first(self._at_once))
-        lane.put((job, future))
-        return future
-
-    async def finish(self) -> None:
-        """Wait until every queued job is answered."""
-        for lane in tuple(self._lanes.values()):
-            await lane.finish()
-
-    async def _run(self, batch: Sequence[tuple[Job, "asyncio.Future[Any]"]]) -> None:
-        try:
-            answers = await self._carry_out([job for job, _ in batch])
-        except Exception as error:  # noqa: BLE001 - end of the task: every caller gets the error
-            answers = [error] * len(batch)
-        for (_, future), answer in zip(batch, answers, strict=True):
-            if future.done():  # its caller was cancelled
-                continue
-            if isinstance(answer, BaseException):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
-
 
 LOOK_AGAIN_SECONDS = 15.0
 _SILENCE_SECONDS = 5.0  # after this time without a message, send a PING
@@ -96,8 +41,8 @@ class ValkeyChanges:
         self._channel = channel
         self._opening = opening
         self._read_records = read
-        self._names: Gathering[str] = Gathering(self._read, at_once=_NAMES_AT_ONCE)
-        self._watches: WeakSet[Watch] = WeakSet()
+        self._names: Gathering[str] = Gathering(self._read, fit=first(_NAMES_AT_ONCE))
+        self._watches = Watches()
         self._task: asyncio.Task[None] | None = None
         self._connection: AbstractConnection | None = None
         self._loop = asyncio.get_running_loop()
@@ -110,16 +55,12 @@ class ValkeyChanges:
 
     def watch(self) -> Watch:
         """Return a new watch that misses no change from now on."""
-        watch = Watch()
-        self._watches.add(watch)
-        return watch
+        return self._watches.open()
 
     async def aclose(self) -> None:
         """End the watches and the subscription."""
         self._next_look.cancel()
-        for watch in tuple(self._watches):
-            watch.end()
-        self._watches.clear()
+        self._watches.end()
         if self._task is not None:
             await stop(self._task)
         if self._connection is not None:
@@ -132,7 +73,7 @@ class ValkeyChanges:
                 await self._receive(connection)
             await connection.disconnect(nowait=True)
             connection = self._connection = await self._subscribed_again()
-            self._notify(None)
+            self._watches.notify(None)
 
     async def _subscribed(self) -> AbstractConnection:
         connection = self._server.new_connection()
@@ -176,7 +117,7 @@ class ValkeyChanges:
             if opening == self._opening:
                 return
         if not names or len(names) > _NAMES_AT_ONCE:  # a watcher then reads all its records once
-            self._notify(None)
+            self._watches.notify(None)
             return
         for name in names:
             *_, kind, id = ("", *name.split("\0"))
@@ -187,15 +128,11 @@ class ValkeyChanges:
         try:
             for record in await self._read_records(list(dict.fromkeys(names))):
                 if record is not None:
-                    self._notify(record)
+                    self._watches.notify(record)
         except Exception:  # noqa: BLE001 - end of the task: the watchers read again
-            self._notify(None)
+            self._watches.notify(None)
         return [None] * len(names)
 
     def _look_again(self) -> None:
         self._next_look = self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
-        self._notify(WatchHint.READ_AGAIN)
-
-    def _notify(self, record: Record | WatchHint | None) -> None:
-        for watch in tuple(self._watches):
-            watch.notify(record)
+        self._watches.notify(WatchHint.READ_AGAIN)

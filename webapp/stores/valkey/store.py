@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import msgpack
 
 from flows.errors import StoreUnavailable
+from webapp.stores.lanes import Gathering, first
 from webapp.stores.store import (
     CLAIMS_HELD,
     RECORDS_AT_MOST,
@@ -32,7 +33,7 @@ from webapp.stores.store import (
 )
 from webapp.stores.valkey import layout
 from webapp.stores.valkey.address import parse_address
-from webapp.stores.valkey.changes import Gathering, ValkeyChanges
+from webapp.stores.valkey.changes import ValkeyChanges
 from webapp.stores.valkey.layout import (
     SHARDS_OF_A_CLUSTER,
     Command,
@@ -101,14 +102,14 @@ class ValkeyStore:
         self._opening = secrets.token_hex(8)
         self._channel = f"elicit:{server.address.database}:written"
         self._reads: Gathering[Command] = Gathering(
-            server.run, at_once=_READS_AT_ONCE, lane_of=server.node_of
+            server.run, fit=first(_READS_AT_ONCE), place_of=server.node_of
         )
         self._writes: Gathering[_Write] = Gathering(
             self._write_together,
-            at_once=_WRITES_AT_ONCE,
-            lane_of=lambda write: server.node_of(("GET", key(write[0], "fence"))),
+            fit=first(_WRITES_AT_ONCE),
+            place_of=lambda write: server.node_of(("GET", key(write[0], "fence"))),
         )
-        self._others: Gathering[_Change] = Gathering(self._change_one_by_one, at_once=1)
+        self._others: Gathering[_Change] = Gathering(self._change_one_by_one, fit=first(1))
         self._changes = ValkeyChanges(
             server, channel=self._channel, opening=self._opening, read=self._read_names
         )
