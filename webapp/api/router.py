@@ -33,7 +33,7 @@ from webapp.api.access import (
     IssuerUnavailable,
     RequiresScope,
     TokenUses,
-    requester,
+    requester_of,
     slot_of,
 )
 from webapp.api.accounts import (
@@ -167,7 +167,7 @@ def api() -> Litestar:
         ],
         dependencies={
             **provided(service="service"),
-            "requester": Provide(requester, sync_to_thread=False),
+            "requester": Provide(requester_of, sync_to_thread=False),
         },
         exception_handlers={Exception: details, HTTPException: details},
         response_headers=_HEADERS,
