@@ -159,7 +159,7 @@ def issuer_tokens(
             audiences=one.audiences,
             other_resources=other_resources,
             claim=one.claim,
-            scopes=one.scopes,
+            scopes=one.scopes or (),
             asked=one.advertised_scopes,
             wanted=settings.identity.token_claims,
             algorithms=one.client.provider.algorithms or ALGORITHMS,

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from litestar import delete, get, post
-from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from msgspec import Struct
 
@@ -20,7 +19,7 @@ from flows.errors import ElicitError, NotAllowed
 from flows.oauth.connection import Connection
 from flows.oauth.declaration import Carrier
 from flows.oauth.requests import Unreachable
-from webapp.api.access import ApiLimits, Requester, requires
+from webapp.api.access import ApiLimits, CurrentRequester, Requester, requires
 from webapp.api.asking import application_of, owner_for, teams_for
 from webapp.api.representations import (
     AccessToken,
@@ -33,7 +32,6 @@ from webapp.api.states import to_account_data
 from webapp.http.parts import AnyRequest, part
 from webapp.identity.api_keys import KeyScope
 from webapp.oauth.importing import ConnectedElsewhere, Done
-from webapp.service import Service
 
 _ASKERS = [requires(KeyScope.ASK)]
 _log = logging.getLogger(__name__)
@@ -85,17 +83,14 @@ class ProviderFailed(ElicitError):
 
 
 @get("/api/accounts", guards=_ASKERS)
-async def list_accounts(
-    requester: NamedDependency[Requester], service: NamedDependency[Service], user: Whose = None
-) -> AccountList:
+async def list_accounts(requester: CurrentRequester, user: Whose = None) -> AccountList:
     """List the accounts that a user shares with this program. A single-user key needs no `user`."""
-    owner, teams = owner_for(service, requester, user), teams_for(service, requester, user)
+    service = requester.service
+    owner, teams = owner_for(requester, user), teams_for(requester, user)
     server = application_of(service)
     found = await service.kinds.accounts.connections.seen_by(owner, teams, server=server)
     return AccountList(
-        accounts=[
-            to_account_data(service, one) for one in found if _is_seen_by(service, requester, one)
-        ]
+        accounts=[to_account_data(service, one) for one in found if _is_seen_by(requester, one)]
     )
 
 
@@ -103,9 +98,8 @@ async def list_accounts(
 async def import_account(
     *,
     data: JSONBody[ConnectedElsewhere],
-    requester: NamedDependency[Requester],
+    requester: CurrentRequester,
     request: AnyRequest,
-    service: NamedDependency[Service],
     user: Whose = None,
 ) -> ImportedAccount:
     """Store an account that the user connected in another product. The key needs `import`.
@@ -114,7 +108,8 @@ async def import_account(
     and no program: the user allows tools and programs on the page. If the account is connected here
     already, nothing changes.
     """
-    owner = owner_for(service, requester, user)
+    service = requester.service
+    owner = owner_for(requester, user)
     importing, server = service.kinds.accounts.importing, application_of(service)
     with _paces(request).proxied.one(requester.who):
         try:
@@ -127,29 +122,23 @@ async def import_account(
 
 @get("/api/accounts/{account_id:str}", guards=_ASKERS)
 async def read_account(
-    account_id: FromPath[str],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
-    user: Whose = None,
+    account_id: FromPath[str], requester: CurrentRequester, user: Whose = None
 ) -> AccountData:
     """Return an account, without its token."""
-    found = await account_of(service, requester, account_id, user=user, uses=False)
-    return to_account_data(service, found)
+    found = await account_of(requester, account_id, user=user, uses=False)
+    return to_account_data(requester.service, found)
 
 
 @delete("/api/accounts/{account_id:str}", guards=_ASKERS, status_code=HTTPStatus.OK)
 async def disconnect_account(
-    account_id: FromPath[str],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
-    user: Whose = None,
+    account_id: FromPath[str], requester: CurrentRequester, user: Whose = None
 ) -> DisconnectionResult:
     """Revoke and erase the account. If others use the account, only this program loses access."""
-    accounts, mine = service.kinds.accounts, client_of(requester.program.program)
-    found = await account_of(service, requester, account_id, user=user, uses=False)
+    accounts, mine = requester.service.kinds.accounts, client_of(requester.program.program)
+    found = await account_of(requester, account_id, user=user, uses=False)
     if found.is_service:
         raise NotAllowed("This is the server's own account. Only its operator can remove it.")
-    if found.connected_by not in (None, owner_for(service, requester, user)):
+    if found.connected_by not in (None, owner_for(requester, user)):
         raise NotAllowed(
             "Another member of the team connected this account. Only that member, or an operator, "
             "can disconnect it."
@@ -163,14 +152,11 @@ async def disconnect_account(
 
 @get("/api/accounts/{account_id:str}/token", guards=[requires(KeyScope.TOKENS)])
 async def read_token(
-    account_id: FromPath[str],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
-    user: Whose = None,
+    account_id: FromPath[str], requester: CurrentRequester, user: Whose = None
 ) -> AccessToken:
     """Return the access token, renewed if it expired. The key needs the scope `tokens`."""
-    found = await working_account_of(service, requester, account_id, user=user)
-    connections = service.kinds.accounts.connections
+    found = await working_account_of(requester, account_id, user=user)
+    connections = requester.service.kinds.accounts.connections
     api, api_hosts = connections.reach(found)
     provider = connections.provider(found)
     carrier = Carrier() if provider is None else provider.carrier
@@ -188,27 +174,25 @@ async def read_token(
 
 
 async def account_of(
-    service: Service, requester: Requester, id: str, *, user: str | None, uses: bool = True
+    requester: Requester, id: str, *, user: str | None, uses: bool = True
 ) -> Connection:
     """Return the account with this id. Raises NoSuchAccount if the program must not see it.
 
     With `uses=False`, also find an account that the person connected for a team, even if the person
     has left the team.
     """
-    owner, teams = owner_for(service, requester, user), teams_for(service, requester, user)
-    connections = service.kinds.accounts.connections
+    owner, teams = owner_for(requester, user), teams_for(requester, user)
+    connections = requester.service.kinds.accounts.connections
     among = teams if uses else connections.teams
     found = await connections.read(connections.holder_of(id, owner=owner, teams=among), id)
-    if found is None or not _is_seen_by(service, requester, found):
+    if found is None or not _is_seen_by(requester, found):
         raise NoSuchAccount
     if found.team not in (None, *teams) and found.connected_by != owner:
         raise NoSuchAccount
     return found
 
 
-async def working_account_of(
-    service: Service, requester: Requester, id: str, *, user: str | None
-) -> Connection:
+async def working_account_of(requester: Requester, id: str, *, user: str | None) -> Connection:
     """Return the account with a valid token, and record the use.
 
     Raises:
@@ -216,17 +200,17 @@ async def working_account_of(
         AccountLapsed: The token is no longer valid.
         Failed: The provider could not renew the token now.
     """
-    accounts = service.kinds.accounts
-    found = await account_of(service, requester, id, user=user)
+    accounts = requester.service.kinds.accounts
+    found = await account_of(requester, id, user=user)
     if accounts.connections.client(found) is None:  # the OAuth client was removed or replaced
         raise AccountLapsed
     working = await accounts.keys.working(found)
     if working is None:
         raise AccountLapsed
-    if not _is_seen_by(service, requester, working):  # unshared in the meantime
+    if not _is_seen_by(requester, working):  # unshared in the meantime
         raise NoSuchAccount
     tool, client = user_of_accounts(requester)
-    owner = owner_for(service, requester, user)
+    owner = owner_for(requester, user)
     name = user if requester.person is None else requester.person.name
     await accounts.connections.note_use(working, tool, client, owner=owner, name=name)
     return working
@@ -237,5 +221,7 @@ def user_of_accounts(requester: Requester) -> tuple[str, CallingClient]:
     return client_of(requester.program.program), CallingClient(name=requester.program.program)
 
 
-def _is_seen_by(service: Service, requester: Requester, found: Connection) -> bool:
-    return found.server == application_of(service) and found.is_shared(*user_of_accounts(requester))
+def _is_seen_by(requester: Requester, found: Connection) -> bool:
+    return found.server == application_of(requester.service) and found.is_shared(
+        *user_of_accounts(requester)
+    )

@@ -8,18 +8,16 @@ from datetime import datetime
 from http import HTTPStatus
 
 from litestar import delete, get
-from litestar.di import NamedDependency
 from litestar.params import FromPath
 from msgspec import Struct
 
 from flows.elicitation.tool_call import client_of
 from flows.errors import ElicitError
-from webapp.api.access import Requester, requires
+from webapp.api.access import CurrentRequester, Requester, requires
 from webapp.api.asking import application_of, owner_for
 from webapp.api.representations import Whose
 from webapp.identity.api_keys import KeyScope
 from webapp.records.values import Approval
-from webapp.service import Service
 
 _ASKERS = requires(KeyScope.ASK, or_person=True)
 
@@ -64,52 +62,42 @@ class Revoked(Struct, frozen=True, kw_only=True):
 
 
 @get("/api/approvals", guards=[_ASKERS])
-async def list_approvals(
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
-    user: Whose = None,
-) -> ApprovalPage:
+async def list_approvals(requester: CurrentRequester, user: Whose = None) -> ApprovalPage:
     """List the approvals of the program, or of a person, newest first.
 
     A person who sends their access token instead of a key sees all approvals they gave.
     """
-    found = await _of(service, requester, owner=owner_for(service, requester, user))
+    found = await _of(requester, owner=owner_for(requester, user))
     return ApprovalPage(approvals=[*map(_to_approval, found)])
 
 
 @delete("/api/approvals", guards=[_ASKERS], status_code=HTTPStatus.OK)
-async def clear_approvals(
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
-    user: Whose = None,
-) -> Revoked:
+async def clear_approvals(requester: CurrentRequester, user: Whose = None) -> Revoked:
     """Revoke all listed approvals. The next calls ask again."""
-    owner = owner_for(service, requester, user)
+    owner = owner_for(requester, user)
     ended = [
-        await service.kinds.gates.approvals.revoke(one.id, owner=owner, by=requester.name)
-        for one in await _of(service, requester, owner=owner)
+        await requester.service.kinds.gates.approvals.revoke(one.id, owner=owner, by=requester.name)
+        for one in await _of(requester, owner=owner)
     ]
     return Revoked(revoked=sum(ended))
 
 
 @delete("/api/approvals/{approval_id:str}", guards=[_ASKERS], status_code=HTTPStatus.OK)
 async def revoke_approval(
-    approval_id: FromPath[str],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
-    user: Whose = None,
+    approval_id: FromPath[str], requester: CurrentRequester, user: Whose = None
 ) -> Revoked:
     """Revoke an approval. The next call asks again."""
-    owner = owner_for(service, requester, user)
-    if approval_id not in {one.id for one in await _of(service, requester, owner=owner)}:
+    owner = owner_for(requester, user)
+    if approval_id not in {one.id for one in await _of(requester, owner=owner)}:
         raise NoSuchApproval
-    approvals = service.kinds.gates.approvals
+    approvals = requester.service.kinds.gates.approvals
     ended = await approvals.revoke(approval_id, owner=owner, by=requester.name)
     return Revoked(revoked=int(ended))
 
 
-async def _of(service: Service, requester: Requester, *, owner: str) -> list[Approval]:
+async def _of(requester: Requester, *, owner: str) -> list[Approval]:
     """Return the owner's approvals that the requester may see."""
+    service = requester.service
     return [
         one
         for one in await service.kinds.gates.approvals.all(owner=owner)

@@ -99,7 +99,6 @@ def own_name(requester: Requester, name: str) -> str:
 
 
 async def ask(
-    service: Service,
     requester: Requester,
     question: Question[Any],
     *,
@@ -116,7 +115,8 @@ async def ask(
         ElicitError: An error of asking the question, as in a tool call, or a different question
             was asked with this key.
     """
-    key, caller = requester.program, caller_of(service, requester, user)
+    service = requester.service
+    key, caller = requester.program, caller_of(requester, user)
     if place is None:
         call = call_of(service, key, caller, arguments=named_by(name), asks_once=True)
     else:
@@ -147,7 +147,7 @@ async def ask(
     return KnownAnswer(question=question, content=verbs.last_known)
 
 
-async def mark_used(service: Service, requester: Requester, current: Elicitation) -> Elicitation:
+async def mark_used(requester: Requester, current: Elicitation) -> Elicitation:
     """Record that the program has used the answer: erase the answer, or mark the payment as spent.
 
     The question's run ends too, so the same Idempotency-Key returns the same result for a while. An
@@ -158,6 +158,7 @@ async def mark_used(service: Service, requester: Requester, current: Elicitation
         PaymentGone: The payment was refunded or disputed.
         InvalidQuestion: The question belongs to a run of several questions, which ends as a unit.
     """
+    service = requester.service
     elicitations, run = service.elicitations, None
     if current.run is not None:
         run = await elicitations.read(Run, owner=current.owner, id=current.run)
@@ -236,36 +237,38 @@ async def _used_up(service: Service, current: Elicitation) -> None:
     await elicitations.write_rebuilt(rows)
 
 
-def owner_for(service: Service, requester: Requester, user: str | None) -> str:
+def owner_for(requester: Requester, user: str | None) -> str:
     """Return the owner whose data a request is about. Raises InvalidQuestion or NotAllowed."""
     user = _user(requester, user)
     if user is not None:
-        return owner_of_user(service, user)
+        return owner_of_user(requester.service, user)
     assert requester.person is not None
     assert requester.person.owner is not None
     return requester.person.owner
 
 
-def teams_for(service: Service, requester: Requester, user: str | None) -> tuple[str, ...]:
+def teams_for(requester: Requester, user: str | None) -> tuple[str, ...]:
     """Return the names of the person's teams, according to their own token or to the settings.
 
     Raises InvalidQuestion or NotAllowed.
     """
     user = _user(requester, user)
     if user is not None:
-        return service.identity.teams_of_user(user)
+        return requester.service.identity.teams_of_user(user)
     return () if requester.person is None else requester.person.teams
 
 
-def owners_listed(service: Service, requester: Requester, user: str | None) -> Sequence[str | None]:
+def owners_listed(requester: Requester, user: str | None) -> Sequence[str | None]:
     """Return the owners whose rows a list reads; None means the rows of every owner.
 
     Without `user`, these are the users that the key names. A key without named users lists all
     questions that its program asked. Raises InvalidQuestion or NotAllowed.
     """
     if user is not None or requester.person is not None:
-        return [owner_for(service, requester, user)]
-    return sorted(owner_of_user(service, each) for each in requester.program.owners) or [None]
+        return [owner_for(requester, user)]
+    return sorted(owner_of_user(requester.service, each) for each in requester.program.owners) or [
+        None
+    ]
 
 
 def _user(requester: Requester, user: str | None) -> str | None:
@@ -290,10 +293,10 @@ def _user(requester: Requester, user: str | None) -> str | None:
     return user
 
 
-def caller_of(service: Service, requester: Requester, user: str | None) -> Caller:
+def caller_of(requester: Requester, user: str | None) -> Caller:
     """Return the caller. Raises NotConfigured if the server cannot recognize the user's browser."""
     user = _user(requester, user)
-    caller = requester.person if user is None else service.identity.caller_of_user(user)
+    caller = requester.person if user is None else requester.service.identity.caller_of_user(user)
     assert caller is not None
     asker = client_of(requester.program.program)
     return replace(caller, client=asker, is_client_verified=False)
@@ -308,20 +311,21 @@ def application_of(service: Service) -> str:
     return service.identity.users.application
 
 
-async def question_of(service: Service, requester: Requester, id: str) -> Elicitation:
+async def question_of(requester: Requester, id: str) -> Elicitation:
     """Return the question with this id. Raises NoSuchQuestion if the requester must not see it."""
-    found = await service.elicitations.get(id) if len(id) > OWNER_TAG_CHARACTERS else None
-    if found is None or not is_seen_by(service, requester, found):
+    found = await requester.service.elicitations.get(id) if len(id) > OWNER_TAG_CHARACTERS else None
+    if found is None or not is_seen_by(requester, found):
         raise NoSuchQuestion
     return found
 
 
-def is_seen_by(service: Service, requester: Requester, question: Elicitation) -> bool:
+def is_seen_by(requester: Requester, question: Elicitation) -> bool:
     """Return True if the requester may see the question.
 
     A program sees the questions that it asked. A person without a key sees all questions that they
     are asked. A key that approves sees the questions that it may answer.
     """
+    service = requester.service
     if question.request.server != application_of(service):
         return False
     key, person = requester.key, requester.person

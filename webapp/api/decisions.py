@@ -9,13 +9,12 @@ from http import HTTPStatus
 from typing import Annotated
 
 from litestar import get, post
-from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from flows.elicitation.states import Status
 from flows.errors import ElicitError, InvalidQuestion, NotAllowed, NotPossible
 from flows.kinds.form import asker_of, voting_of
-from webapp.api.access import Requester, requires
+from webapp.api.access import CurrentRequester, Requester, requires
 from webapp.api.representations import (
     DelegationData,
     InboxAnswer,
@@ -46,8 +45,7 @@ class NoSuchRequest(ElicitError):
 @get("/api/inbox", guards=[_PERSONS])
 async def list_inbox(
     *,
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
+    requester: CurrentRequester,
     of: Annotated[str | None, QueryParameter(max_length=32)] = None,
     decided: FromQuery[bool] = False,
     after: Annotated[str | None, QueryParameter(pattern=_AFTER)] = None,
@@ -56,7 +54,8 @@ async def list_inbox(
 
     `of` is one of the person's approver names. It is optional for a person with a single name.
     """
-    person, names = _known(service, requester)
+    service = requester.service
+    person, names = _known(requester)
     if of is None and len(names) > 1:
         raise InvalidQuestion(
             f"You have several approver names: set ?of= to one of {', '.join(names)}."
@@ -72,13 +71,11 @@ async def list_inbox(
 
 @post("/api/inbox/{request_id:str}/answer", guards=[_PERSONS], status_code=HTTPStatus.OK)
 async def answer_request(
-    request_id: FromPath[str],
-    data: JSONBody[InboxAnswer],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
+    request_id: FromPath[str], data: JSONBody[InboxAnswer], requester: CurrentRequester
 ) -> InboxRequest:
     """Approve or decline a request. The response is 409 if the request has already ended."""
-    person, waiting = await _person_and_request(service, requester, request_id)
+    service = requester.service
+    person, waiting = await _person_and_request(requester, request_id)
     decisions = service.kinds.decisions
     ended = await decisions.decide(waiting, person, accepts=data.accepts, reason=data.reason)
     if not decisions.is_same_answer(ended, person, accepts=data.accepts):
@@ -90,37 +87,35 @@ async def answer_request(
 
 @post("/api/inbox/{request_id:str}/delegate", guards=[_PERSONS], status_code=HTTPStatus.OK)
 async def delegate_request(
-    request_id: FromPath[str],
-    data: JSONBody[InboxDelegation],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
+    request_id: FromPath[str], data: JSONBody[InboxDelegation], requester: CurrentRequester
 ) -> InboxRequest:
     """Hand a request to another approver. The person who hands it on can't decide it any more."""
-    person, waiting = await _person_and_request(service, requester, request_id)
+    service = requester.service
+    person, waiting = await _person_and_request(requester, request_id)
     changed = await service.kinds.decisions.delegate(waiting, person, data.to)
     changed_as = PendingDecision(id=waiting.id, approver=waiting.approver, asked=changed)
     return _to_inbox_request(service, person, changed_as)
 
 
 async def _person_and_request(
-    service: Service, requester: Requester, request_id: str
+    requester: Requester, request_id: str
 ) -> tuple[Deciding, PendingDecision]:
     """Return the approver, and the request with this id. Raises NotAllowed or NoSuchRequest."""
-    person, names = _known(service, requester)
+    person, names = _known(requester)
     approver, _, id = request_id.partition(".")
-    decisions = service.kinds.decisions
+    decisions = requester.service.kinds.decisions
     waiting = await decisions.read(approver, id) if approver in names and id else None
     if waiting is None:
         raise NoSuchRequest
     return person, waiting
 
 
-def _known(service: Service, requester: Requester) -> tuple[Deciding, list[str]]:
+def _known(requester: Requester) -> tuple[Deciding, list[str]]:
     """Return the approver and their names.
 
     Raises NotAllowed if the person is no approver, or signed in too long ago.
     """
-    approvers = service.kinds.decisions.approvers
+    approvers = requester.service.kinds.decisions.approvers
     caller = requester.person
     person = None if caller is None else approvers.deciding_by_token(caller)
     if person is not None and approvers.is_too_long_ago(person):

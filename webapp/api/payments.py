@@ -7,7 +7,6 @@ the same refund. A partial refund names the total to be refunded, so repeating i
 from http import HTTPStatus
 
 from litestar import get, post
-from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody
 
 from flows.elicitation.tool_call import client_of
@@ -15,7 +14,7 @@ from flows.errors import ElicitError, Failed, InvalidQuestion, NotPossible
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus
 from flows.payments.refunds import NoRefunds, UnderWay
-from webapp.api.access import Requester, requires
+from webapp.api.access import CurrentRequester, Requester, requires
 from webapp.api.asking import (
     application_of,
     caller_of,
@@ -26,7 +25,6 @@ from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
 from webapp.api.representations import PaymentData, PaymentPage, WantedRefund, Whose
 from webapp.api.states import to_payment_data
 from webapp.identity.api_keys import KeyScope
-from webapp.service import Service
 
 _ASKERS = [requires(KeyScope.ASK)]
 
@@ -60,8 +58,7 @@ class RefundNotDone(ElicitError):
 @get("/api/payments", guards=_ASKERS)
 async def list_payments(
     *,
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
+    requester: CurrentRequester,
     user: Whose = None,
     status: FromQuery[ReceiptStatus | None] = None,
     after: After = None,
@@ -72,10 +69,10 @@ async def list_payments(
     A short page can still have more pages after it. A key for a single user needs no `user`.
     """
     found, last = await page_of(
-        service,
+        requester.service,
         Payment,
-        owner=owner_for(service, requester, user),
-        sees=lambda payment: _is_seen_by(service, requester, payment),
+        owner=owner_for(requester, user),
+        sees=lambda payment: _is_seen_by(requester, payment),
         status=status,
         after=after,
         limit=limit,
@@ -85,13 +82,10 @@ async def list_payments(
 
 @get("/api/payments/{payment_id:str}", guards=_ASKERS)
 async def read_payment(
-    payment_id: FromPath[str],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
-    user: Whose = None,
+    payment_id: FromPath[str], requester: CurrentRequester, user: Whose = None
 ) -> PaymentData:
     """Return a payment in its current state."""
-    return to_payment_data(await _payment_of(service, requester, payment_id, user=user))
+    return to_payment_data(await _payment_of(requester, payment_id, user=user))
 
 
 @post(
@@ -103,25 +97,24 @@ async def refund_payment(
     *,
     payment_id: FromPath[str],
     data: JSONBody[WantedRefund],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
+    requester: CurrentRequester,
     user: Whose = None,
 ) -> PaymentData:
     """Refund a payment. A repeated request is the same refund. The key needs the scope `refund`.
 
     If the provider cannot be reached, the response is 502 and the server retries automatically.
     """
-    found = await _payment_of(service, requester, payment_id, user=user)
+    found = await _payment_of(requester, payment_id, user=user)
     part = found.price if data.amount is None else _part(found, data.amount)
     if found.status is ReceiptStatus.REFUNDED or part.minor_units <= found.refunded:
         return to_payment_data(found)
     is_full = part == found.price
     try:
-        await service.kinds.payments.refunds.refund(
+        await requester.service.kinds.payments.refunds.refund(
             found.owner,
             found.id,
             reason=data.reason,
-            run=await _run_of(service, requester, found, data.run, user=user),
+            run=await _run_of(requester, found, data.run, user=user),
             also_with_result=True,
             also_spent=data.also_spent,
             by=requester.name,
@@ -135,34 +128,32 @@ async def refund_payment(
         has_ended = error.is_refusal and not is_full
         goes_on = "Nothing was refunded." if has_ended else "The refund is retried automatically."
         raise RefundNotDone(f"{error} {goes_on}") from error
-    return to_payment_data(await _payment_of(service, requester, payment_id, user=user))
+    return to_payment_data(await _payment_of(requester, payment_id, user=user))
 
 
-async def _payment_of(
-    service: Service, requester: Requester, id: str, *, user: str | None
-) -> Payment:
-    owner = owner_for(service, requester, user)
-    found = await service.kinds.payments.ledger.read(owner, id)
-    if found is None or not _is_seen_by(service, requester, found):
+async def _payment_of(requester: Requester, id: str, *, user: str | None) -> Payment:
+    owner = owner_for(requester, user)
+    found = await requester.service.kinds.payments.ledger.read(owner, id)
+    if found is None or not _is_seen_by(requester, found):
         raise NoSuchPayment
     return found
 
 
 async def _run_of(
-    service: Service, requester: Requester, found: Payment, run: str | None, *, user: str | None
+    requester: Requester, found: Payment, run: str | None, *, user: str | None
 ) -> str | None:
     """Return the id of the run with this name if the run asked for the payment, else None."""
     if run is None:
         return None
-    caller = caller_of(service, requester, user)
-    current = await run_call_of(service, requester.program, caller, run=run).run.load()
+    caller = caller_of(requester, user)
+    current = await run_call_of(requester.service, requester.program, caller, run=run).run.load()
     has_asked = any(asked.elicitation_id == found.elicitation_id for asked in current.asked)
     return current.id if has_asked else None
 
 
-def _is_seen_by(service: Service, requester: Requester, found: Payment) -> bool:
+def _is_seen_by(requester: Requester, found: Payment) -> bool:
     """Return True if the requester's program asked for this payment."""
-    asked_by = application_of(service), client_of(requester.program.program)
+    asked_by = application_of(requester.service), client_of(requester.program.program)
     return (found.server, found.tool) == asked_by
 
 

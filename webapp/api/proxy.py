@@ -22,14 +22,13 @@ from typing import Annotated, Any, Final
 
 import httpx
 from litestar import HttpMethod, Response, route
-from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 
 from flows.errors import Failed, InvalidQuestion
 from flows.oauth.account import BearerAuth, Newer
 from flows.oauth.connection import Connection
 from flows.origin import URL_AT_MOST, origin_of
-from webapp.api.access import ApiLimits, Requester, requires
+from webapp.api.access import ApiLimits, CurrentRequester, Requester, requires
 from webapp.api.accounts import ProviderFailed, user_of_accounts, working_account_of
 from webapp.api.representations import Whose
 from webapp.http.address import PublicAddress
@@ -113,8 +112,7 @@ async def proxied(
     *,
     account_id: FromPath[str],
     url: Annotated[str, QueryParameter(min_length=1, max_length=URL_AT_MOST)],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
+    requester: CurrentRequester,
     user: Whose = None,
 ) -> Response[bytes]:
     """Send this request to `url` at the account's provider, with the account's token.
@@ -122,9 +120,10 @@ async def proxied(
     The method, body and headers are sent to the provider. The response has the provider's status,
     headers and body. Redirects are not followed.
     """
+    service = requester.service
     body = await request.body()  # before a slot is occupied, because the program may send slowly
-    found = await working_account_of(service, requester, account_id, user=user)
-    auth = _auth(service, requester, found)
+    found = await working_account_of(requester, account_id, user=user)
+    auth = _auth(requester, found)
     asked = httpx.Request(
         request.method,
         _checked(url, auth),
@@ -144,7 +143,8 @@ async def proxied(
     return _response(reply, headers, tokens=tokens, is_head=request.method == HttpMethod.HEAD)
 
 
-def _auth(service: Service, requester: Requester, found: Connection) -> BearerAuth:
+def _auth(requester: Requester, found: Connection) -> BearerAuth:
+    service = requester.service
     accounts = service.kinds.accounts
     _, origins = accounts.connections.reach(found)
     provider = accounts.connections.provider(found)

@@ -14,7 +14,6 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 from litestar import Response, get, post
-from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter
 from litestar.response import Stream
 from msgspec.json import encode
@@ -22,7 +21,7 @@ from msgspec.json import encode
 from flows.elicitation.states import Completion, Elicitation, Status
 from flows.elicitation.traits import ApprovedByKey, traits_of
 from flows.errors import ElicitError, InvalidQuestion, NotAllowed, NotPossible
-from webapp.api.access import Requester, must_still_count, requester_of, requires
+from webapp.api.access import CurrentRequester, must_still_count, requester_of, requires
 from webapp.api.asking import (
     KnownAnswer,
     RunPlace,
@@ -61,8 +60,7 @@ _READERS = requires(KeyScope.ASK, KeyScope.APPROVE, or_person=True)
 @post("/api/questions", guards=[requires(KeyScope.ASK)], status_code=HTTPStatus.CREATED)
 async def new_question(
     data: JSONBody[NewQuestion],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
+    requester: CurrentRequester,
     idempotency_key: Annotated[
         str | None,
         HeaderParameter(name="Idempotency-Key", min_length=1, max_length=NAME_CHARACTERS),
@@ -80,19 +78,16 @@ async def new_question(
         )
     place = None if data.run is None else RunPlace(run=data.run, nth=data.nth)
     question = with_own_name(requester, data.question())
-    asked = await ask(
-        service, requester, question, user=data.user, name=idempotency_key, place=place
-    )
+    asked = await ask(requester, question, user=data.user, name=idempotency_key, place=place)
     if isinstance(asked, KnownAnswer):
-        return await to_known_question_state(service, asked)
-    return await to_question_state(service, requester, asked)
+        return await to_known_question_state(requester.service, asked)
+    return await to_question_state(requester, asked)
 
 
 @get("/api/questions", guards=[_READERS])
 async def list_questions(
     *,
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
+    requester: CurrentRequester,
     user: Whose = None,
     status: FromQuery[Status | None] = None,
     waiting: FromQuery[bool] = False,
@@ -107,22 +102,21 @@ async def list_questions(
     and a person's access token, it contains the questions that the program asked this person. With
     an access token instead of a key, it contains all questions to this person.
     """
+    service = requester.service
     if waiting and status is not None:
         raise InvalidQuestion("Send either `status` or `waiting`, not both.")
 
     def sees(one: Elicitation) -> bool:
         is_wanted = not waiting or service.clock() < one.expires_at
-        return is_wanted and is_seen_by(service, requester, one)
+        return is_wanted and is_seen_by(requester, one)
 
     statuses = (Status.PENDING, Status.OPENED) if waiting else (status,)
-    owners = owners_listed(service, requester, user)
+    owners = owners_listed(requester, user)
     spans = [Span(owner, each) for each in statuses for owner in owners]
     found, last = await page_of_spans(
         service, Elicitation, spans, sees=sees, after=after, limit=limit
     )
-    states = [
-        await to_question_state(service, requester, each, with_answer=False) for each in found
-    ]
+    states = [await to_question_state(requester, each, with_answer=False) for each in found]
     return QuestionPage(questions=states, after=last)
 
 
@@ -130,8 +124,7 @@ async def list_questions(
 async def read_question(
     question_id: FromPath[str],
     request: AnyRequest,
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
+    requester: CurrentRequester,
     wait: Annotated[int, QueryParameter(ge=0, le=WAIT_SECONDS_AT_MOST)] = 0,
 ) -> QuestionState:
     """Return a question. With `wait`, wait up to that many seconds until the question has ended.
@@ -139,19 +132,18 @@ async def read_question(
     The wait also ends when `progress` changes, for example because a payment is being processed,
     which may take days.
     """
-    current = await question_of(service, requester, question_id)
+    current = await question_of(requester, question_id)
     if wait:
-        current = await _waited(service, current, within=timedelta(seconds=wait))
+        current = await _waited(requester.service, current, within=timedelta(seconds=wait))
         await must_still_count(request)
-    return await to_question_state(service, requester, current)
+    return await to_question_state(requester, current)
 
 
 @get("/api/questions/{question_id:str}/events", guards=[_READERS], media_type="text/event-stream")
 async def question_events(
     question_id: FromPath[str],
     request: AnyRequest,
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
+    requester: CurrentRequester,
     last_event_id: Annotated[
         str | None, HeaderParameter(name="Last-Event-ID", max_length=64)
     ] = None,
@@ -161,9 +153,9 @@ async def question_events(
     With Last-Event-ID, versions that you already received are not repeated. Events do not contain
     the answer. The stream also ends when the key is revoked or the access token expires.
     """
-    current = await question_of(service, requester, question_id)
+    current = await question_of(requester, question_id)
     return Stream(
-        _events(service, request, current, last_sent=last_event_id),
+        _events(requester.service, request, current, last_sent=last_event_id),
         media_type="text/event-stream",
         headers={"x-accel-buffering": "no"},
     )
@@ -193,7 +185,7 @@ async def _events(
         current = await elicitations.get(asked.id)
         while current is not None and await _still_counts(request):
             if str(current.version) != last_sent:
-                state = await to_question_state(service, requester, current, with_answer=False)
+                state = await to_question_state(requester, current, with_answer=False)
                 last_sent = str(current.version)
                 yield f"id: {last_sent}\nevent: question\ndata: {encode(state).decode()}\n\n"
             if current.status.is_final or service.is_draining:  # the reader reconnects
@@ -219,13 +211,10 @@ _ASKERS, _APPROVERS = requires(KeyScope.ASK), requires(KeyScope.APPROVE)
 
 
 @post("/api/questions/{question_id:str}/cancel", guards=[_ASKERS], status_code=HTTPStatus.OK)
-async def cancel_question(
-    question_id: FromPath[str],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
-) -> QuestionState:
+async def cancel_question(question_id: FromPath[str], requester: CurrentRequester) -> QuestionState:
     """Cancel a question, and close its checkout at the provider. Repeating it is not an error."""
-    current = await question_of(service, requester, question_id)
+    service = requester.service
+    current = await question_of(requester, question_id)
     if current.status is not Status.CANCELLED:
         try:
             current = await service.elicitations.settle(
@@ -235,81 +224,67 @@ async def cancel_question(
         except NotPossible as error:
             if error.status != Status.CANCELLED:
                 raise
-            current = await question_of(service, requester, question_id)  # a repeated request
-    return await to_question_state(service, requester, current)
+            current = await question_of(requester, question_id)  # a repeated request
+    return await to_question_state(requester, current)
 
 
 @post("/api/questions/{question_id:str}/complete", guards=[_ASKERS], status_code=HTTPStatus.OK)
 async def complete_question(
-    question_id: FromPath[str],
-    data: JSONBody[Completed],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
+    question_id: FromPath[str], data: JSONBody[Completed], requester: CurrentRequester
 ) -> QuestionState:
     """Report that the person completed a visit. Only questions of kind `url` can be completed."""
-    current = await question_of(service, requester, question_id)
-    done = await service.completing.complete(current.id, data.content, by=requester.name)
-    current = await question_of(service, requester, question_id)
+    current = await question_of(requester, question_id)
+    done = await requester.service.completing.complete(current.id, data.content, by=requester.name)
+    current = await question_of(requester, question_id)
     _must_have_counted(done, current)
-    return await to_question_state(service, requester, current)
+    return await to_question_state(requester, current)
 
 
 @post("/api/questions/{question_id:str}/taken", guards=[_ASKERS], status_code=HTTPStatus.OK)
-async def take_answer(
-    question_id: FromPath[str],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
-) -> QuestionState:
+async def take_answer(question_id: FromPath[str], requester: CurrentRequester) -> QuestionState:
     """Report that the program has used the answer or the payment.
 
     The server erases the answer, or marks the payment as spent. The response is 409 if the payment
     was refunded or disputed in the meantime. In that case, deliver nothing for the payment.
     """
-    current = await question_of(service, requester, question_id)
+    current = await question_of(requester, question_id)
     if current.status is not Status.ACCEPTED:
         raise NotPossible(status=current.status, wanted="taken")
     if current.delivered_at is None:
-        current = await mark_used(service, requester, current)
+        current = await mark_used(requester, current)
     elif traits_of(current.kind).gives == "receipt":
-        await check_payment(service, current)
-    return await to_question_state(service, requester, current)
+        await check_payment(requester.service, current)
+    return await to_question_state(requester, current)
 
 
 @post("/api/questions/{question_id:str}/user-code", guards=[_ASKERS], status_code=HTTPStatus.OK)
 async def confirm_user_code(
-    question_id: FromPath[str],
-    data: JSONBody[UserCode],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
+    question_id: FromPath[str], data: JSONBody[UserCode], requester: CurrentRequester
 ) -> CodeCheck:
     """Check the one-time code that the user read on the page and typed in the program."""
-    current = await question_of(service, requester, question_id)
+    current = await question_of(requester, question_id)
     if not current.is_by_code:
         raise NotAllowed("This question has no user code: the user's browser identifies them.")
-    return CodeCheck(says=await service.identity.user_codes.wrong(current, data.code))
+    return CodeCheck(says=await requester.service.identity.user_codes.wrong(current, data.code))
 
 
 @post("/api/questions/{question_id:str}/answer", guards=[_APPROVERS], status_code=HTTPStatus.OK)
 async def answer_question(
-    question_id: FromPath[str],
-    data: JSONBody[Resolution],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
+    question_id: FromPath[str], data: JSONBody[Resolution], requester: CurrentRequester
 ) -> QuestionState:
     """Accept or decline a question in place of the user, with a key that approves for that user."""
-    current = await question_of(service, requester, question_id)
+    service = requester.service
+    current = await question_of(requester, question_id)
     if not current.status.is_final and service.clock() >= current.expires_at:
         # The background sweep has not expired the question yet.
         current = await service.elicitations.end(current, Status.EXPIRED)
     if data.accepts:
         proof = ApprovedByKey(by=requester.name)
         done = await service.completing.approved(current, data.content, proof)
-        _must_have_counted(done, await question_of(service, requester, question_id))
+        _must_have_counted(done, await question_of(requester, question_id))
     else:
         await service.elicitations.settle(current.id, Status.DECLINED, by=requester.name)
-    return await to_question_state(
-        service, requester, await question_of(service, requester, question_id)
-    )
+    return await to_question_state(requester, await question_of(requester, question_id))
 
 
 def _must_have_counted(done: Completion, current: Elicitation) -> None:

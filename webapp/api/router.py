@@ -26,6 +26,16 @@ from flows.errors import (
     NotConfigured,
     TooManyPending,
 )
+from webapp.api import (
+    accounts,
+    approvals,
+    decisions,
+    events,
+    payments,
+    proxy,
+    questions,
+    runs,
+)
 from webapp.api.access import (
     PERSON_HEADER,
     AccessTokenRefused,
@@ -33,37 +43,14 @@ from webapp.api.access import (
     IssuerUnavailable,
     RequiresScope,
     TokenUses,
-    requester,
+    requester_of,
     slot_of,
 )
-from webapp.api.accounts import (
-    ProviderFailed,
-    disconnect_account,
-    import_account,
-    list_accounts,
-    read_account,
-    read_token,
-)
-from webapp.api.approvals import clear_approvals, list_approvals, revoke_approval
-from webapp.api.decisions import answer_request, delegate_request, list_inbox
-from webapp.api.events import list_events, list_webhooks, read_webhook, replay_event, replay_webhook
-from webapp.api.payments import RefundNotDone, list_payments, read_payment, refund_payment
-from webapp.api.proxy import proxied
-from webapp.api.questions import (
-    answer_question,
-    cancel_question,
-    complete_question,
-    confirm_user_code,
-    list_questions,
-    new_question,
-    question_events,
-    read_question,
-    take_answer,
-)
+from webapp.api.accounts import ProviderFailed
+from webapp.api.payments import RefundNotDone
 from webapp.api.reference import ReferencePage, complete, reference_router
-from webapp.api.runs import claim_once, end_run, forget_secret, keep_once, spend_payment
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send
-from webapp.http.parts import AnyRequest, answer_from, part, provided
+from webapp.http.parts import AnyRequest, answer_from, handlers_in, part, provided
 from webapp.http.rate_limit import TooOften
 from webapp.identity.access_tokens import Verifier
 from webapp.identity.api_keys import ApiKeyRefused
@@ -129,45 +116,10 @@ def api() -> Litestar:
         return response
 
     app = Litestar(
-        [
-            new_question,
-            list_questions,
-            read_question,
-            question_events,
-            cancel_question,
-            complete_question,
-            take_answer,
-            confirm_user_code,
-            answer_question,
-            list_approvals,
-            clear_approvals,
-            revoke_approval,
-            end_run,
-            spend_payment,
-            claim_once,
-            keep_once,
-            forget_secret,
-            list_accounts,
-            import_account,
-            read_account,
-            disconnect_account,
-            read_token,
-            proxied,
-            list_payments,
-            read_payment,
-            refund_payment,
-            list_webhooks,
-            read_webhook,
-            replay_webhook,
-            list_events,
-            replay_event,
-            list_inbox,
-            answer_request,
-            delegate_request,
-        ],
+        handlers_in(questions, approvals, runs, accounts, proxy, payments, events, decisions),
         dependencies={
             **provided(service="service"),
-            "requester": Provide(requester, sync_to_thread=False),
+            "requester": Provide(requester_of, sync_to_thread=False),
         },
         exception_handlers={Exception: details, HTTPException: details},
         response_headers=_HEADERS,

@@ -17,7 +17,6 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 from litestar import delete, post
-from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta, Struct
 
@@ -27,7 +26,7 @@ from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.tool_call import client_of
 from flows.elicitation.traits import traits_of
 from flows.errors import AlreadyDone
-from webapp.api.access import Requester, requires
+from webapp.api.access import CurrentRequester, Requester, requires
 from webapp.api.asking import (
     NoSuchQuestion,
     QuestionBusy,
@@ -136,16 +135,15 @@ class RunSpending(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 @post("/api/runs/end", guards=[_ASKERS], status_code=HTTPStatus.OK)
-async def end_run(
-    data: JSONBody[RunEnd], requester: NamedDependency[Requester], service: NamedDependency[Service]
-) -> RunEnded:
+async def end_run(data: JSONBody[RunEnd], requester: CurrentRequester) -> RunEnded:
     """End the run. Its used answers are erased and its used payments are spent in one write.
 
     Send this after you have saved your results. The response is 409 if one of the payments was
     refunded, disputed or used by another run in the meantime.
     """
+    service = requester.service
     try:
-        async with _at_work(service, requester, user=data.user, run=data.run) as call:
+        async with _at_work(requester, user=data.user, run=data.run) as call:
             run = await call.current_run()
             for asked in run.asked:
                 await _use_named_answer(service, call, run, asked.elicitation_id, data=data)
@@ -159,13 +157,10 @@ async def end_run(
 
 
 @post("/api/runs/spend", guards=[_ASKERS], status_code=HTTPStatus.NO_CONTENT)
-async def spend_payment(
-    data: JSONBody[RunSpending],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
-) -> None:
+async def spend_payment(data: JSONBody[RunSpending], requester: CurrentRequester) -> None:
     """Spend the payment before the run ends. The server then no longer refunds it automatically."""
-    async with _at_work(service, requester, user=data.user, run=data.run) as call:
+    service = requester.service
+    async with _at_work(requester, user=data.user, run=data.run) as call:
         run = await call.current_run()
         await _claim_payments(service, call, run, payment=data.payment)
         await service.kinds.payments.spend(
@@ -175,13 +170,10 @@ async def spend_payment(
 
 
 @post("/api/runs/once", guards=[_ASKERS], status_code=HTTPStatus.OK)
-async def claim_once(
-    data: JSONBody[OnceClaim],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
-) -> OnceState:
+async def claim_once(data: JSONBody[OnceClaim], requester: CurrentRequester) -> OnceState:
     """Claim a step before doing it. To keep the claim, send it again within 30 seconds."""
-    async with _at_work(service, requester, user=data.user, run=data.run) as call:
+    service = requester.service
+    async with _at_work(requester, user=data.user, run=data.run) as call:
         await call.current_run()
         await call.run.change(lambda run: _extended(service, run, again=data.again))
         await _claim_payments(service, call, call.run.value, payment=data.payment)
@@ -203,14 +195,11 @@ async def claim_once(
 
 
 @post("/api/runs/once/done", guards=[_ASKERS], status_code=HTTPStatus.OK)
-async def keep_once(
-    data: JSONBody[OnceDone],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
-) -> OnceState:
+async def keep_once(data: JSONBody[OnceDone], requester: CurrentRequester) -> OnceState:
     """Store the result of a step under the run. If there are two results, the first is stored."""
+    service = requester.service
     elicitations = service.elicitations
-    async with _at_work(service, requester, user=data.user, run=data.run) as call:
+    async with _at_work(requester, user=data.user, run=data.run) as call:
         await call.current_run()
         with suppress(QuestionBusy, PaymentGone):  # store the result of finished work in any case
             await _claim_payments(service, call, call.run.value, payment=data.payment)
@@ -227,13 +216,11 @@ async def keep_once(
 
 @delete("/api/secrets/{name:str}", guards=[_ASKERS], status_code=HTTPStatus.NO_CONTENT)
 async def forget_secret(
-    name: FromPath[str],
-    requester: NamedDependency[Requester],
-    service: NamedDependency[Service],
-    user: Whose = None,
+    name: FromPath[str], requester: CurrentRequester, user: Whose = None
 ) -> None:
     """Erase the secret that a user typed under this name. The response is 404 if none is stored."""
-    owner = owner_for(service, requester, user)
+    service = requester.service
+    owner = owner_for(requester, user)
     forgotten = await service.kinds.secrets.forget(
         owner=owner, server=application_of(service), name=own_name(requester, name)
     )
@@ -242,16 +229,15 @@ async def forget_secret(
 
 
 @asynccontextmanager
-async def _at_work(
-    service: Service, requester: Requester, *, user: str | None, run: str
-) -> AsyncGenerator[Call]:
+async def _at_work(requester: Requester, *, user: str | None, run: str) -> AsyncGenerator[Call]:
     """Yield the call of the run.
 
     Raises:
         AlreadyDone: The run has ended.
         NotAllowed: The key is for other users.
     """
-    caller = caller_of(service, requester, user)
+    service = requester.service
+    caller = caller_of(requester, user)
     call = run_call_of(service, requester.program, caller, run=run)
     with service.running_tools.at_work(call):
         try:

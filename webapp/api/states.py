@@ -27,13 +27,14 @@ from webapp.service import Service
 
 
 async def to_question_state(
-    service: Service, requester: Requester, current: Elicitation, *, with_answer: bool = True
+    requester: Requester, current: Elicitation, *, with_answer: bool = True
 ) -> QuestionState:
     """Return the question's state as the requester may see it.
 
     Only the program that asked and the person receive the link. Only the program receives the
     answer. A key that approves sees the form or the arguments to decide on.
     """
+    service = requester.service
     has_link = requester.asks or requester.key is None
     is_open = not current.status.is_final and service.clock() < current.expires_at
     is_form = service.kinds.on_page(current.kind) is not None
@@ -71,7 +72,7 @@ async def to_question_state(
             id = str(_facts(current.content).get("account"))
             scopes = service.kinds.accounts.terms(current).scopes
             account = await _account(service, id, scopes)
-            teams = teams_for(service, requester, current.user)
+            teams = teams_for(requester, current.user)
             # A person who has left the team no longer sees the team's account.
             is_seen = account is not None and account.team in (None, *teams)
             return replace(state, account=account if is_seen else None)

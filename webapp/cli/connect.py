@@ -26,11 +26,10 @@ from flows.oauth.device_flow import DeviceCode, Pending, poll, start
 from flows.oauth.provider import Client
 from flows.oauth.responses import TokenSet
 from webapp.cli.arguments import add_port
-from webapp.cli.filters import add_filters, filtered, filters_in
+from webapp.cli.filters import add_filters, filters_in, show_filtered
 from webapp.cli.operator import operate
-from webapp.cli.table import Table, add_json, age, show_table
+from webapp.cli.table import Table, add_json, age
 from webapp.command import CommandRefused, connected, quieten, settings_for, under_another_secret
-from webapp.connecting import utc_now
 from webapp.oauth.clients import is_at_sandbox
 from webapp.oauth.code_exchange import why_not
 from webapp.printing import print_text, printed
@@ -289,11 +288,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     if options.only_lists or options.as_json:
         by = filters_in(vars(options).copy())
-
-        def show(table: Table[WaitingRow]) -> None:
-            wanted = filtered(table, by, of=WaitingRow, as_json=options.as_json)
-            show_table(wanted, as_json=options.as_json, now=utc_now())
-
+        show = partial(show_filtered, by=by, of=WaitingRow, as_json=options.as_json)
         operate(os.environ, partial(list_waiting, provider=options.provider), show=show)
         return 0
     quieten()

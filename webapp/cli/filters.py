@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from webapp.cli.table import R, Table, terminal_width
+from webapp.cli.table import R, Table, show_table, terminal_width
 from webapp.command import CommandRefused
 from webapp.connecting import utc_now
 from webapp.operations.rows import is_within, matches, moment_of, text_of
@@ -68,6 +68,11 @@ def filters_in(given: dict[str, Any]) -> Filters:
         until=given.pop("until"),
         limit=given.pop("limit"),
     )
+
+
+def show_filtered(table: Table[R], by: Filters, *, of: type[Struct], as_json: bool = False) -> None:
+    """Print the wanted rows of the table. Raises CommandRefused, as `filtered` does."""
+    show_table(filtered(table, by, of=of, as_json=as_json), as_json=as_json, now=utc_now())
 
 
 def filtered(table: Table[R], by: Filters, *, of: type[Struct], as_json: bool) -> Table[R]:

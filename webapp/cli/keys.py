@@ -23,9 +23,9 @@ from msgspec import Struct
 from flows.crypto.tokens import MAXIMUM_LIFE, Ring
 from flows.errors import StoreUnavailable, Unreadable, WeakSecret
 from webapp.cli.arguments import commands_of
-from webapp.cli.filters import add_filters, filtered, filters_in
+from webapp.cli.filters import add_filters, filters_in, show_filtered
 from webapp.cli.resealing import is_under_way, reseal
-from webapp.cli.table import Table, add_json, find_by_prefix, show_table
+from webapp.cli.table import Table, add_json, find_by_prefix
 from webapp.command import (
     CommandRefused,
     must_be_unfenced,
@@ -338,8 +338,7 @@ def _run(work: Callable[..., Awaitable[list[str]]], options: argparse.Namespace)
 def _list(options: argparse.Namespace) -> None:
     table = asyncio.run(_on_keys(os.environ, list_keys, changes=False))
     by = filters_in(vars(options).copy())
-    table = filtered(table, by, of=SecretRow, as_json=options.as_json)
-    show_table(table, as_json=options.as_json, now=utc_now())
+    show_filtered(table, by, of=SecretRow, as_json=options.as_json)
 
 
 async def _on_keys(

@@ -25,8 +25,8 @@ from flows.crypto.tokens import Tokens
 from flows.errors import StoreUnavailable, Unreadable
 from flows.shown import counted
 from webapp.cli.arguments import add_port
-from webapp.cli.filters import Filters, add_filters, filtered, filters_in
-from webapp.cli.table import Table, add_json, find_by_prefix, show_facts, show_table
+from webapp.cli.filters import add_filters, filters_in, show_filtered
+from webapp.cli.table import Table, add_json, find_by_prefix, show_facts
 from webapp.command import CommandRefused, connected, must_exist, quieten, settings_for
 from webapp.connecting import utc_now
 from webapp.identity.operators import link_address
@@ -87,7 +87,7 @@ def lists(
     """Make the parser run `work`, which returns a table that filters can narrow."""
     add_json(parser, of=of, says="one JSON array, with an object for each row")
     add_filters(parser, of=of)
-    parser.set_defaults(run=partial(_run, work, partial(_list, of=of)))
+    parser.set_defaults(run=partial(_run, work, partial(show_filtered, of=of)))
 
 
 def shows(
@@ -139,10 +139,6 @@ def _run(
 def _say(lines: Sequence[str]) -> None:
     for line in lines:
         print_text(line)
-
-
-def _list(table: Table[Any], *, of: type[Struct], by: Filters, as_json: bool) -> None:
-    show_table(filtered(table, by, of=of, as_json=as_json), as_json=as_json, now=utc_now())
 
 
 async def _operate(

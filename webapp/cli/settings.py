@@ -10,10 +10,9 @@ import sys
 
 from msgspec import Struct
 
-from webapp.cli.filters import add_filters, filtered, filters_in
-from webapp.cli.table import Table, add_json, show_facts, show_table
+from webapp.cli.filters import add_filters, filters_in, show_filtered
+from webapp.cli.table import Table, add_json, show_facts
 from webapp.command import CommandRefused
-from webapp.connecting import utc_now
 from webapp.printing import print_text, printed
 from webapp.settings.settings import TABLE, unknown_names
 
@@ -55,8 +54,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.name is None or options.as_json:
         table = Table(rows=rows, columns=COLUMNS, nothing="No setting matches.")
         by = filters_in(vars(options).copy())
-        table = filtered(table, by, of=SettingRow, as_json=options.as_json)
-        show_table(table, as_json=options.as_json, now=utc_now())
+        show_filtered(table, by, of=SettingRow, as_json=options.as_json)
     else:
         for number, row in enumerate(rows):
             print_text("\n" * (number > 0), end="")

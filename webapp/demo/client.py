@@ -14,25 +14,12 @@ from urllib.parse import urlsplit
 
 import httpx
 import httpx2
+import mcp_types as types
 from mcp import Client, ClientSession, MCPError
 from mcp.client import ClientRequestContext
 from mcp.client.client import ConnectMode
 from mcp.client.session import ElicitationFnT
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import (
-    CallToolResult,
-    ClientCapabilities,
-    ElicitationCapability,
-    ElicitRequestParams,
-    ElicitRequestURLParams,
-    ElicitResult,
-    ErrorData,
-    FormElicitationCapability,
-    Implementation,
-    TextContent,
-    Tool,
-    UrlElicitationCapability,
-)
 
 from flows.crypto.tokens import Tokens
 from flows.errors import StoreUnavailable, Unreadable
@@ -50,7 +37,7 @@ from webapp.printing import print_text
 from webapp.records.owners import open_owners
 from webapp.settings.settings import DEFAULT_PORT, DEFAULT_URL
 
-NAMED = Implementation(name="elicit demo", version="1")
+NAMED = types.Implementation(name="elicit demo", version="1")
 MAIN_TOOLS = ("list_my_repositories", "buy_report", "use_key")
 WALK_SECONDS_AT_MOST = 60
 SEEN_AFTER_SECONDS = 1.5  # a faster response does not prove that a person is there
@@ -93,13 +80,13 @@ class DeclaringClient(Client):
 
     async def _build_session(self, exit_stack: AsyncExitStack) -> ClientSession:
         session = await super()._build_session(exit_stack)
-        elicitation = ElicitationCapability(
-            form=FormElicitationCapability() if "form" in self.declares else None,
-            url=UrlElicitationCapability() if "url" in self.declares else None,
+        elicitation = types.ElicitationCapability(
+            form=types.FormElicitationCapability() if "form" in self.declares else None,
+            url=types.UrlElicitationCapability() if "url" in self.declares else None,
         )
-        capabilities = ClientCapabilities(elicitation=elicitation if self.declares else None)
+        capabilities = types.ClientCapabilities(elicitation=elicitation if self.declares else None)
 
-        def declared(_version: str) -> ClientCapabilities:
+        def declared(_version: str) -> types.ClientCapabilities:
             return capabilities
 
         setattr(session, "_build_capabilities", declared)  # noqa: B010 - there is no public way
@@ -122,9 +109,9 @@ class Demo:
         walks = ["--no-browser"] if self.walks else []
         return ["demo", *walks, *([] if self.url == DEFAULT_URL else ["--url", self.url])]
 
-    async def tools(self) -> list[Tool]:
+    async def tools(self) -> list[types.Tool]:
         """Return the tools that the server lists, on all pages of the list."""
-        found, cursor = list[Tool](), None
+        found, cursor = list[types.Tool](), None
         async with self._client(None) as client:
             while True:
                 page = await client.list_tools(cursor=cursor)
@@ -147,17 +134,17 @@ class Demo:
 
             async def show(
                 context: ClientRequestContext,  # noqa: ARG001 - the SDK's protocol names it
-                params: ElicitRequestParams,
-            ) -> ElicitResult | ErrorData:
-                if not isinstance(params, ElicitRequestURLParams) or not _is_http(params.url):
-                    return ElicitResult(action="cancel")
+                params: types.ElicitRequestParams,
+            ) -> types.ElicitResult | types.ErrorData:
+                if not isinstance(params, types.ElicitRequestURLParams) or not _is_http(params.url):
+                    return types.ElicitResult(action="cancel")
                 messages.append(params.message)
                 print_text(f"{params.message}\n\n  {params.url}\n", links=[params.url])
                 tasks.append(group.create_task(self._see_through(params.url)))
                 if not self.walks or tool not in EXPECTED:
                     await asyncio.sleep(SEEN_AFTER_SECONDS)
                 # "accept" means "I will open it", not "it is done": the server waits for the end.
-                return ElicitResult(action="accept")
+                return types.ElicitResult(action="accept")
 
             async with self._client(show, mode=mode) as client:
                 result = await client.call_tool(tool, dict(arguments))
@@ -230,8 +217,8 @@ def demonstrate(url: str, asked: DemoCall) -> int:
     return 0 if is_right else 1
 
 
-def text_of(result: CallToolResult) -> str:
-    return "\n".join(part.text for part in result.content if isinstance(part, TextContent))
+def text_of(result: types.CallToolResult) -> str:
+    return "\n".join(part.text for part in result.content if isinstance(part, types.TextContent))
 
 
 async def _demonstrate(url: str, asked: DemoCall) -> bool:
@@ -281,7 +268,7 @@ def _revisions(asked: DemoCall) -> Sequence[str]:
     return REVISIONS if asked.walks else ("auto",)
 
 
-def _arguments(demo: Demo, asked: DemoCall, tools: Mapping[str, Tool]) -> dict[str, Any]:
+def _arguments(demo: Demo, asked: DemoCall, tools: Mapping[str, types.Tool]) -> dict[str, Any]:
     """Return the arguments of the named tool.
 
     Raises:
@@ -297,7 +284,7 @@ def _arguments(demo: Demo, asked: DemoCall, tools: Mapping[str, Tool]) -> dict[s
     return arguments_of(tool, asked.words, asked.given, command=demo.command)
 
 
-def _calls_without_arguments(demo: Demo, tools: Iterable[Tool]) -> dict[str, dict[str, Any]]:
+def _calls_without_arguments(demo: Demo, tools: Iterable[types.Tool]) -> dict[str, dict[str, Any]]:
     """Return the calls that need no arguments, and print how to call the other tools.
 
     Raises:

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
+from types import ModuleType
 from typing import Any, Final, TypeAlias, cast
 
 from litestar import HttpMethod, Request, Response
 from litestar.di import Provide
+from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 
 from webapp.http.address import ROOT_KEY
@@ -52,6 +54,12 @@ def part(name: str) -> Callable[[AnyRequest], Any]:
         return cast("Any", request.scope)[_PARTS][name]
 
     return find
+
+
+def handlers_in(*modules: ModuleType) -> list[HTTPRouteHandler]:
+    """Return the route handlers that the modules define, in their order."""
+    values = [value for module in modules for value in vars(module).values()]
+    return [value for value in values if isinstance(value, HTTPRouteHandler)]
 
 
 def provided(**names: str) -> dict[str, Provide]:

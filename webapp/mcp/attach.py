@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, cast
 
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
 from opentelemetry import context as ambient
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -50,6 +50,7 @@ from webapp.mcp.resuming import when_read_later
 from webapp.mcp.task_state import TaskOffer
 from webapp.mcp.tasks import METHODS, TaskRequest, Tasks
 from webapp.mcp.tools import (
+    Context,
     has_tool,
     low_level_of,
     middleware_of,
@@ -76,9 +77,7 @@ class InTraceOfRequest:
     It must come before the library's own tracing middleware.
     """
 
-    async def __call__(
-        self, context: ServerRequestContext[Any, Any], call_next: CallNext
-    ) -> HandlerResult:
+    async def __call__(self, context: Context, call_next: CallNext) -> HandlerResult:
         headers: Mapping[str, str] = getattr(context.request, "headers", {})
         trace_headers = {name: headers[name] for name in _HEADERS if name in headers}
         if not trace_headers:
@@ -159,9 +158,7 @@ class Middleware:
         """Mark the middleware as ended, because its service is closed."""
         self.has_ended = True
 
-    async def __call__(
-        self, context: ServerRequestContext[Any, Any], call_next: CallNext
-    ) -> HandlerResult:
+    async def __call__(self, context: Context, call_next: CallNext) -> HandlerResult:
         is_call = context.method == "tools/call" and context.request_id is not None
         if context.request_id is not None:
             check_params(context.method, context.params)
@@ -177,9 +174,7 @@ class Middleware:
                 raise MCPError(error.jsonrpc_code, str(error)) from error
             return error_result(error, protocol_version=context.protocol_version)
 
-    async def _called(
-        self, context: ServerRequestContext[Any, Any], call_next: CallNext
-    ) -> HandlerResult:
+    async def _called(self, context: Context, call_next: CallNext) -> HandlerResult:
         request_id = context.request_id
         assert request_id is not None
         if context.request is not None:
@@ -235,7 +230,7 @@ class Middleware:
 
     async def _prepare(
         self,
-        context: ServerRequestContext[Any, Any],
+        context: Context,
         call_next: CallNext,
         *,
         params: dict[str, Any],
@@ -327,7 +322,7 @@ class Middleware:
         )
         return PreparedLeg(call=call, body=body)
 
-    def _caller(self, context: ServerRequestContext[Any, Any], declared: Declared) -> Caller:
+    def _caller(self, context: Context, declared: Declared) -> Caller:
         scope = context.request.scope if context.request is not None else None
         caller = caller_of(
             scope,
@@ -342,9 +337,7 @@ class Middleware:
         wait = scope and self._service.identity.anonymous_limit.consume(address_key(scope))
         return replace(caller, refusal=str(TooOften(wait))) if wait else caller
 
-    async def _no_call(
-        self, context: ServerRequestContext[Any, Any], call_next: CallNext
-    ) -> HandlerResult:
+    async def _no_call(self, context: Context, call_next: CallNext) -> HandlerResult:
         match context.method:
             case "tools/list":
                 return await self._listed(context, call_next)
@@ -366,9 +359,7 @@ class Middleware:
             case _:
                 return await call_next(context)
 
-    async def _of_task(
-        self, context: ServerRequestContext[Any, Any], call_next: CallNext
-    ) -> HandlerResult:
+    async def _of_task(self, context: Context, call_next: CallNext) -> HandlerResult:
         request_id = context.request_id
         assert request_id is not None
         declared = self._declared(context)
@@ -385,9 +376,7 @@ class Middleware:
         )
         return await self._tasks.answer(request, partial(call_next, context))
 
-    async def _listed(
-        self, context: ServerRequestContext[Any, Any], call_next: CallNext
-    ) -> HandlerResult:
+    async def _listed(self, context: Context, call_next: CallNext) -> HandlerResult:
         """Return the tools that are not hidden, and the result tool on the last page if needed."""
         result = wire_form(await call_next(context))
         if "tools" in result:
@@ -401,20 +390,17 @@ class Middleware:
             result["tools"] = [*result.get("tools", []), self._result_tool.listed]
         return result
 
-    def _connection(self, context: ServerRequestContext[Any, Any]) -> ClientConnection | None:
+    def _connection(self, context: Context) -> ClientConnection | None:
         if context.request is not None:
             return client_connection_of(context.request.scope)
         assert context.request_id is not None
         return self._client_connections.find(context.request_id)
 
-    def _caller_of(self, context: ServerRequestContext[Any, Any]) -> Callable[[], Caller]:
+    def _caller_of(self, context: Context) -> Callable[[], Caller]:
         return lambda: self._caller(context, self._declared(context))
 
     async def _has_result_tool(
-        self,
-        context: ServerRequestContext[Any, Any],
-        declared: Declared,
-        caller: Callable[[], Caller],
+        self, context: Context, declared: Declared, caller: Callable[[], Caller]
     ) -> bool:
         """Return True if this client gets the result tool.
 

@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.context import ServerRequestContext
 from mcp_types import ClientCapabilities
 
 from flows.elicitation.tool_call import MODES, modes_of, storable_name
@@ -23,7 +22,7 @@ from webapp.http.exchange import facts_of
 from webapp.identity.access_tokens import subject_of
 from webapp.identity.identity import Caller, Identity, Sender
 from webapp.mcp.results import MODERN
-from webapp.mcp.tools import title_of
+from webapp.mcp.tools import Context, title_of
 from webapp.settings.quotas import ListedClient
 
 
@@ -154,9 +153,7 @@ class Declared:
 
 
 def declared_by(
-    context: ServerRequestContext[Any, Any],
-    *,
-    listed: Callable[[str | None, str], ListedClient | None],
+    context: Context, *, listed: Callable[[str | None, str], ListedClient | None]
 ) -> Declared:
     """Return what the client declared. `listed` returns the operator's setting for a client."""
     params = context.session.client_params

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final, Protocol, cast
 
 import mcp_types as types
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
 from msgspec.json import encode
 from pydantic import BaseModel
@@ -50,7 +50,7 @@ from webapp.mcp.results import (
 )
 from webapp.mcp.task_state import meta_of, of_fault
 from webapp.mcp.tool_mistakes import must_return_no_awaitable
-from webapp.mcp.tools import ServedTool
+from webapp.mcp.tools import Context, ServedTool
 from webapp.records.ids import owner_of
 from webapp.service import Service
 
@@ -80,7 +80,7 @@ async def run_request(
     *,
     server: Any,
     tool: ServedTool | None,
-    context: ServerRequestContext[Any, Any],
+    context: Context,
     call_next: CallNext,
     replays: Replays | None = None,
 ) -> HandlerResult:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
 
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import NotificationParams, ToolListChangedNotification
 
@@ -25,7 +25,7 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.identity.identity import Caller
 from webapp.kinds.registry import Kinds
 from webapp.mcp.results import MODERN, Result
-from webapp.mcp.tools import ServedTool, as_mapping, tools_of
+from webapp.mcp.tools import Context, ServedTool, as_mapping, tools_of
 from webapp.service import Service
 
 SENDING_SECONDS = 5.0
@@ -42,10 +42,7 @@ class Visibility:
         self._shown: WeakKeyDictionary[object, _ListedTools] = WeakKeyDictionary()
 
     async def listed(
-        self,
-        context: ServerRequestContext[Any, Any],
-        result: Result,
-        caller: Callable[[], Caller],
+        self, context: Context, result: Result, caller: Callable[[], Caller]
     ) -> Result:
         """Return the result of tools/list without the tools that are hidden from this caller."""
         if not (hiding := await self._hiding(context)):
@@ -58,7 +55,7 @@ class Visibility:
         tools = [tool for tool in result.get("tools", []) if tool.get("name") not in hidden]
         return {**result, "tools": tools, **_as_private(result)}
 
-    async def promised(self, context: ServerRequestContext[Any, Any], result: Result) -> Result:
+    async def promised(self, context: Context, result: Result) -> Result:
         """Return the result of `initialize`. If tools may be hidden, declare `listChanged`."""
         capabilities = as_mapping(result.get("capabilities"))
         tools = as_mapping(capabilities.get("tools"))
@@ -70,10 +67,7 @@ class Visibility:
         return {**result, "capabilities": {**capabilities, "tools": tools}}
 
     async def listening(
-        self,
-        context: ServerRequestContext[Any, Any],
-        call_next: CallNext,
-        caller: Callable[[], Caller],
+        self, context: Context, call_next: CallNext, caller: Callable[[], Caller]
     ) -> HandlerResult:
         """Serve `subscriptions/listen` (2026-07-28): notify the client when its list changes."""
         wanted = as_mapping(as_mapping(context.params).get("notifications"))
@@ -99,7 +93,7 @@ class Visibility:
         """Return the names of the tools that are hidden from this caller."""
         return frozenset([tool.name for tool in hiding if not await self._has(caller, tool)])
 
-    async def _hiding(self, context: ServerRequestContext[Any, Any]) -> list[ServedTool]:
+    async def _hiding(self, context: Context) -> list[ServedTool]:
         """Return the tools that may be hidden, looked up once in each request."""
         tools = await tools_of(self._server, context=context)
         return [tool for tool in tools if _needed(tool)]
@@ -125,10 +119,7 @@ class Visibility:
         return True
 
     def _note(
-        self,
-        context: ServerRequestContext[Any, Any],
-        caller: Caller,
-        hiding: Sequence[ServedTool],
+        self, context: Context, caller: Caller, hiding: Sequence[ServedTool]
     ) -> "_ListedTools | None":
         """Remember the list shown to this client, to notify it on its session's own stream.
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TypedDict
+from typing import Any
 from urllib.parse import urlsplit
 
 from babel import Locale
@@ -22,6 +22,7 @@ from flows.oauth.provider import Provider
 from flows.origin import is_loopback
 from flows.payments.session import checkout_of, is_paid_otherwise, terms_of
 from webapp.oauth.clients import is_at_sandbox
+from webapp.pages import views
 from webapp.pages.builder_forms import (
     decided_view,
     done_view,
@@ -33,35 +34,12 @@ from webapp.pages.builder_forms import (
 )
 from webapp.pages.form import PageForm, form_of
 from webapp.pages.updates import is_paid_later, updates_of
-from webapp.pages.views import (
-    AccountName,
-    Choice,
-    Done,
-    DoneAccount,
-    Ended,
-    Ending,
-    Finishing,
-    Late,
-    Live,
-    NotPaid,
-    PaymentPending,
-    ProviderTrouble,
-    Scope,
-    StartAccount,
-    StartPayment,
-    StartUrl,
-    SwitchBack,
-    ToolName,
-    UseAccount,
-    View,
-    Waiting,
-)
 from webapp.pages.views_forms import StartDecision
 from webapp.prices import price_in
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.service import Service
 
-ENDINGS: dict[Status, Ending] = {
+ENDINGS: dict[Status, views.Ending] = {
     Status.DECLINED: "declined",
     Status.DENIED: "denied",
     Status.CANCELLED: "cancelled",
@@ -95,7 +73,7 @@ class PageBuilder:
         self._locale = locale
         self._now = service.clock()
 
-    async def view(self, *, is_bound: bool, offers: bool = True) -> View:
+    async def view(self, *, is_bound: bool, offers: bool = True) -> views.View:
         """Return the view of the elicitation's current state, which updates itself.
 
         `is_bound`: this browser pressed Continue. `offers`: also offer accounts that are connected.
@@ -103,14 +81,14 @@ class PageBuilder:
         view = await self._view(is_bound=is_bound, offers=offers)
         return await self.with_updates(view)
 
-    async def with_updates(self, view: View) -> View:
+    async def with_updates(self, view: views.View) -> views.View:
         # These views already update themselves.
-        if isinstance(view, (Live, StartDecision)):
+        if isinstance(view, (views.Live, StartDecision)):
             return view
         updates = await updates_of(self._service, self._elicitation, here=self._here)
         return replace(view, updates=updates)
 
-    async def _view(self, *, is_bound: bool, offers: bool) -> View:
+    async def _view(self, *, is_bound: bool, offers: bool) -> views.View:
         ended = await self.ended()
         if ended is not None:
             return ended
@@ -119,10 +97,10 @@ class PageBuilder:
         if is_paid_later(self._elicitation.progress):
             return self._pending()
         if is_bound and not self._takes_key:
-            return self._failed_continue() or self._not_paid() or Waiting(**self._waiting())
+            return self._failed_continue() or self._not_paid() or views.Waiting(**self._waiting())
         return await self.start(offers=offers)
 
-    async def ended(self) -> View | None:
+    async def ended(self) -> views.View | None:
         """Return the view of the elicitation's end, or None while it is open."""
         status = self._elicitation.status
         if self._page == "decision":
@@ -139,7 +117,7 @@ class PageBuilder:
             paid = await self._service.kinds.payments.ledger.paid(self._elicitation)
             if paid is not None and paid.has_ended:  # refunded or disputed in the meantime
                 return view_of(paid, server=self._asked.server, is_late=False, locale=self._locale)
-        return Ended(
+        return views.Ended(
             server=self._server,
             ending=ENDINGS[status],
             kind=self._page,
@@ -152,7 +130,7 @@ class PageBuilder:
             remove_at=self._manage() if self._elicitation.why == INTERRUPTED else None,
         )
 
-    async def start(self, *, offers: bool) -> View:
+    async def start(self, *, offers: bool) -> views.View:
         match self._page:
             case "account":
                 found = await self._service.kinds.accounts.offers(self._elicitation)
@@ -169,13 +147,13 @@ class PageBuilder:
             case _:
                 return self.start_typed()
 
-    def start_typed(self, form: PageForm | None = None) -> View:
+    def start_typed(self, form: PageForm | None = None) -> views.View:
         """Return the page with our own form. `form` has the values that were typed before."""
         common = {**self._common(), "continue_action": self._here}
         return start_view(self._elicitation, self._service.kinds, common, form=form)
 
-    def _start_url(self) -> StartUrl:
-        return StartUrl(
+    def _start_url(self) -> views.StartUrl:
+        return views.StartUrl(
             **self._common(),
             message=self._asked.message,
             origins=self._asked.origins,
@@ -184,7 +162,7 @@ class PageBuilder:
 
     def start_account(
         self, *, typed: str = "", fault: str | None = None, form: PageForm | None = None
-    ) -> StartAccount:
+    ) -> views.StartAccount:
         """Return the page that connects an account.
 
         `typed` is the tenant's address as the person typed it, and `fault` is its error. `form` has
@@ -197,7 +175,7 @@ class PageBuilder:
         if client is not None and key is not None:
             form = form or form_of(accounts.api_keys.schema(client, terms))
             asks_tenant = ()
-        return StartAccount(
+        return views.StartAccount(
             **self._common(),
             provider=self._label(),
             key_form=form,
@@ -216,16 +194,16 @@ class PageBuilder:
             is_sandbox=self._is_sandbox,
         )
 
-    async def _use_account(self, offers: Sequence[Connection]) -> UseAccount:
+    async def _use_account(self, offers: Sequence[Connection]) -> views.UseAccount:
         terms = self._service.kinds.accounts.terms(self._elicitation)
-        return UseAccount(
+        return views.UseAccount(
             **self._common(),
             provider=self._label(),
             choices=tuple(
-                Choice(
+                views.Choice(
                     person=_person(offered),
                     connected_for=tuple(
-                        ToolName(tool=tool, tool_title=offered.titles.get(tool))
+                        views.ToolName(tool=tool, tool_title=offered.titles.get(tool))
                         for tool in offered.tools
                     ),
                     scopes=self._scopes(offered.scopes),
@@ -240,9 +218,9 @@ class PageBuilder:
             is_sandbox=self._is_sandbox,
         )
 
-    def _start_payment(self) -> StartPayment:
+    def _start_payment(self) -> views.StartPayment:
         terms = terms_of(self._elicitation)
-        return StartPayment(
+        return views.StartPayment(
             **self._common(),
             price=price_in(self._locale, terms.price),
             what=terms.what,
@@ -254,7 +232,7 @@ class PageBuilder:
             statement=self._service.kinds.payments.flow.statement(terms.seller),
         )
 
-    def _waiting(self) -> "_Waiting":
+    def _waiting(self) -> dict[str, Any]:
         return {
             **self._live(until=self._elicitation.expires_at),
             "origins": self._asked.origins,
@@ -264,7 +242,7 @@ class PageBuilder:
             "csrf": self._csrf,
         }
 
-    def _live(self, *, until: datetime) -> "_Live":
+    def _live(self, *, until: datetime) -> dict[str, Any]:
         return {
             "server": self._server,
             "status": self._elicitation.status,
@@ -274,12 +252,12 @@ class PageBuilder:
             "here_url": self._here,
         }
 
-    def _failed_continue(self) -> ProviderTrouble | None:
+    def _failed_continue(self) -> views.ProviderTrouble | None:
         """Return a view if the last press of Continue failed. The view stays after a reload."""
         attempt = self._elicitation.attempt
         if attempt is None or attempt.trouble is None:
             return None
-        return ProviderTrouble(
+        return views.ProviderTrouble(
             server=self._server,
             provider=self._label(),
             again_action=self._here,
@@ -288,7 +266,7 @@ class PageBuilder:
             is_payment=self._page == "payment",
         )
 
-    def _not_paid(self) -> NotPaid | None:
+    def _not_paid(self) -> views.NotPaid | None:
         """Return a view if the person came back without paying, or the payment page has closed."""
         attempt = self._elicitation.attempt
         checkout = checkout_of(attempt)
@@ -298,7 +276,7 @@ class PageBuilder:
         if not is_closed and attempt.state is not None:
             return None
         terms = terms_of(self._elicitation)
-        return NotPaid(
+        return views.NotPaid(
             **self._waiting(),
             price=price_in(self._locale, terms.price),
             seller=self._label(),
@@ -306,15 +284,15 @@ class PageBuilder:
             is_closed=is_closed,
         )
 
-    def _finishing(self) -> Finishing:
+    def _finishing(self) -> views.Finishing:
         attempt = self._elicitation.attempt
         began_at = attempt.started_at if attempt is not None else self._now
         live = self._live(until=began_at + EXCHANGE_AT_MOST)
-        return Finishing(**live, provider=self._label())
+        return views.Finishing(**live, provider=self._label())
 
-    def _pending(self) -> PaymentPending:
+    def _pending(self) -> views.PaymentPending:
         terms = terms_of(self._elicitation)
-        return PaymentPending(
+        return views.PaymentPending(
             server=self._server,
             price=price_in(self._locale, terms.price),
             seller=self._label(),
@@ -322,7 +300,7 @@ class PageBuilder:
             is_otherwise=is_paid_otherwise(self._elicitation.progress),
         )
 
-    async def _done(self) -> View:
+    async def _done(self) -> views.View:
         server, page = self._server, self._page
         if page == "account":
             connected = await self._service.kinds.accounts.connected(self._elicitation)
@@ -334,19 +312,19 @@ class PageBuilder:
                 is_late = self._elicitation.is_late
                 return view_of(paid, server=server, is_late=is_late, locale=self._locale)
         if self._elicitation.is_late:
-            return Late(server=server, kind=page)
+            return views.Late(server=server, kind=page)
         if self._service.kinds.on_page(self._elicitation.kind) is not None:
             return done_view(self._elicitation, self._service.kinds)
-        return Done(server=server)
+        return views.Done(server=server)
 
-    async def _done_account(self, connected: Connection) -> DoneAccount:
+    async def _done_account(self, connected: Connection) -> views.DoneAccount:
         accounts = self._service.kinds.accounts
         terms, client = accounts.terms(self._elicitation), accounts.client_for(self._elicitation)
         left_out: tuple[str, ...] = ()
         if client is not None:
             asks = client.provider.scopes_to_request(terms.scopes)
             left_out = tuple(client.provider.missing(asks, granted=connected.scopes))
-        return DoneAccount(
+        return views.DoneAccount(
             server=self._server,
             provider=self._label(),
             person=_person(connected),
@@ -357,13 +335,13 @@ class PageBuilder:
             is_sandbox=self._is_sandbox,
         )
 
-    async def _switch_back(self, connected: Connection) -> SwitchBack | None:
+    async def _switch_back(self, connected: Connection) -> views.SwitchBack | None:
         """Return a notice if the person connected another account than before, or None."""
         former = await self._service.kinds.accounts.former(self._elicitation, connected)
         if former is None:
             return None
         can_be_back = former.is_connected and not former.is_active
-        return SwitchBack(
+        return views.SwitchBack(
             former=_person(former),
             is_done=former.is_active,
             action=self._allow_action(former) if can_be_back else None,
@@ -374,7 +352,7 @@ class PageBuilder:
         # The account is in the address, so that the person allows the account that the page showed.
         return f"{self._here}/allow?account={connection.id[OWNER_TAG_CHARACTERS:]}"
 
-    def _common(self) -> "_Common":
+    def _common(self) -> dict[str, Any]:
         asked, address = self._asked, urlsplit(self._service.public_url)
         return {
             "server": self._server,
@@ -404,7 +382,7 @@ class PageBuilder:
         client = self._service.kinds.accounts.client_for(self._elicitation)
         return scopes if client is None else client.provider.scopes_to_request(scopes)
 
-    def _scopes(self, scopes: Sequence[str]) -> tuple[Scope, ...]:
+    def _scopes(self, scopes: Sequence[str]) -> tuple[views.Scope, ...]:
         client = self._service.kinds.accounts.client_for(self._elicitation)
         return scopes_shown(None if client is None else client.provider, scopes)
 
@@ -437,11 +415,11 @@ class PageBuilder:
         return is_at_sandbox(self._service.kinds.accounts.terms(asked).client_id)
 
 
-def scopes_shown(provider: Provider | None, scopes: Sequence[str]) -> tuple[Scope, ...]:
+def scopes_shown(provider: Provider | None, scopes: Sequence[str]) -> tuple[views.Scope, ...]:
     """Return permissions in words, those that can destroy or change something first."""
     words: Mapping[str, str] = {} if provider is None else provider.scope_words
     shown = (
-        Scope(
+        views.Scope(
             words=words.get(scope, scope),
             raw=scope,
             risk="write" if provider is None else provider.risk_of(scope),
@@ -451,38 +429,5 @@ def scopes_shown(provider: Provider | None, scopes: Sequence[str]) -> tuple[Scop
     return tuple(sorted(shown, key=lambda one: ("delete", "write", "read").index(one.risk)))
 
 
-def _person(connection: Connection) -> AccountName:
-    return AccountName(label=connection.label, name=connection.name)
-
-
-class _Common(TypedDict):
-    server: str
-    host: str
-    phone_url: str | None
-    tool: str
-    client: str | None
-    client_id: str | None
-    tool_title: str | None
-    client_title: str | None
-    asked_at: datetime
-    now: datetime
-    expires_at: datetime
-    decline_action: str
-    csrf: str
-
-
-class _Live(TypedDict):
-    server: str
-    status: str
-    now: datetime
-    expires_at: datetime
-    live_url: str
-    here_url: str
-
-
-class _Waiting(_Live):
-    provider: str | None
-    origins: tuple[str, ...]
-    again_action: str
-    decline_action: str
-    csrf: str
+def _person(connection: Connection) -> views.AccountName:
+    return views.AccountName(label=connection.label, name=connection.name)

@@ -38,7 +38,7 @@ from webapp.pages.views import BadRequest, Trouble, Unknown, Used
 from webapp.pages.views_openers import SomeoneElse
 from webapp.routes.answers import NotShown, problem, see_other
 from webapp.routes.openers import must_be_opener
-from webapp.routes.page_request import PageRequest
+from webapp.routes.page_request import CurrentPage, PageRequest
 from webapp.routes.redirect import returned
 from webapp.service import Service
 
@@ -46,9 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 @get("/callback/{provider:str}")
-async def provider_answers(
-    page: NamedDependency[PageRequest], provider: FromPath[str]
-) -> Response[Any]:
+async def provider_answers(page: CurrentPage, provider: FromPath[str]) -> Response[Any]:
     """Handle an authorization server's response (RFC 6749, 4.1.2)."""
     service, answers, arrival = page.service, page.answers, page.callback_params()
     back = await returned(service, arrival.all("state"), now=page.now)
@@ -91,9 +89,7 @@ async def provider_answers(
 
 
 @post("/callback/{provider:str}", status_code=HTTPStatus.SEE_OTHER)
-async def provider_posts(
-    page: NamedDependency[PageRequest], provider: FromPath[str]
-) -> Response[Any]:
+async def provider_posts(page: CurrentPage, provider: FromPath[str]) -> Response[Any]:
     """Redirect the browser to `provider_answers` with the parameters of the provider's form."""
     accounts = page.service.kinds.accounts
     back = await returned(page.service, page.form.get("state", []), now=page.now)
@@ -111,9 +107,7 @@ async def provider_posts(
 
 
 @get("/return/{seller:str}")
-async def provider_returns(
-    page: NamedDependency[PageRequest], seller: FromPath[str]
-) -> Response[Any]:
+async def provider_returns(page: CurrentPage, seller: FromPath[str]) -> Response[Any]:
     """Handle the return from a checkout, and ask the provider whether it was paid."""
     service, arrival = page.service, page.callback_params()
     back = await returned(service, arrival.all("state"), now=page.now)
@@ -163,7 +157,7 @@ async def _must_be_bound(page: PageRequest, elicitation: Elicitation) -> None:
 
 # The routes for an author's service: the browser's return, and the service's own callback request.
 @get("/return")
-async def come_back(page: NamedDependency[PageRequest]) -> Response[Any]:
+async def come_back(page: CurrentPage) -> Response[Any]:
     """Complete the question when the browser that pressed Continue comes back.
 
     This GET changes the question, because a redirect is a GET. Scanners lack the browser's cookie.

@@ -15,7 +15,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from litestar import Response, post, route
-from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 from msgspec import convert, to_builtins
@@ -49,7 +48,7 @@ from webapp.pages.views_own import (
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import see_other
 from webapp.routes.own_pages import known_viewer, own_page, paged, place_in, updates, viewer_fields
-from webapp.routes.page_request import PageRequest
+from webapp.routes.page_request import CurrentPage, PageRequest
 from webapp.routes.redirect import trouble_of
 from webapp.service import Service
 
@@ -60,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 
 @route(HERE, http_method=READ)
-async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
+async def connections(page: CurrentPage) -> Response[Any]:
     """Show all accounts that the viewer has connected."""
     viewer = await known_viewer(page, of="connections")
     found = await _seen(page, viewer)
@@ -93,9 +92,7 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 
 @route(HERE + "/{id:str}/disconnect", http_method=READ)
-async def look_before_disconnect(
-    page: NamedDependency[PageRequest], id: FromPath[str]
-) -> Response[Any]:
+async def look_before_disconnect(page: CurrentPage, id: FromPath[str]) -> Response[Any]:
     """Show the effects of disconnecting the account, or that it is already disconnected."""
     viewer = await known_viewer(page, of="connections")
     found = await _found(page, id, viewer=viewer)
@@ -128,7 +125,7 @@ async def look_before_disconnect(
 
 
 @post(HERE + "/{id:str}/disconnect", status_code=HTTPStatus.SEE_OTHER)
-async def disconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
+async def disconnect(page: CurrentPage, id: FromPath[str]) -> Response[Any]:
     """Revoke an account's access and delete the account. A second press changes nothing."""
     found = await _pressed(page, id)
     try:
@@ -139,7 +136,7 @@ async def disconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> R
 
 
 @post(HERE + "/{id:str}/unshare", status_code=HTTPStatus.SEE_OTHER)
-async def unshare(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
+async def unshare(page: CurrentPage, id: FromPath[str]) -> Response[Any]:
     """Stop sharing an account with a tool. The tool must then ask for the account again."""
     found = await _pressed(page, id)
     await page.service.kinds.accounts.connections.unshare(found.owner, found.id, page.last("tool"))
@@ -147,7 +144,7 @@ async def unshare(page: NamedDependency[PageRequest], id: FromPath[str]) -> Resp
 
 
 @post(HERE + "/{id:str}/keep", status_code=HTTPStatus.SEE_OTHER)
-async def keep(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
+async def keep(page: CurrentPage, id: FromPath[str]) -> Response[Any]:
     """Save which of the person's assistants may use an account: only the ticked ones, or all."""
     found = await _pressed(page, id)
     clients = None if page.last("all") == "1" else page.form.get("client", [])
@@ -156,7 +153,7 @@ async def keep(page: NamedDependency[PageRequest], id: FromPath[str]) -> Respons
 
 
 @post(HERE + "/{id:str}/switch", status_code=HTTPStatus.SEE_OTHER)
-async def switch(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
+async def switch(page: CurrentPage, id: FromPath[str]) -> Response[Any]:
     """Select this account among the person's accounts at one provider.
 
     The next call uses this account, even if the person allowed another account for the tool. A tool
@@ -168,7 +165,7 @@ async def switch(page: NamedDependency[PageRequest], id: FromPath[str]) -> Respo
 
 
 @post(HERE + "/{id:str}/reconnect", status_code=HTTPStatus.SEE_OTHER)
-async def reconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
+async def reconnect(page: CurrentPage, id: FromPath[str]) -> Response[Any]:
     """Ask to connect an account again with all its scopes, and redirect to the question."""
     viewer = await known_viewer(page, of="connections")
     found = await _pressed(page, id, viewer=viewer)

@@ -13,7 +13,6 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from litestar import Response, post, route
-from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 from msgspec.json import encode
@@ -47,7 +46,7 @@ from webapp.records.values import Approval
 from webapp.routes.answers import see_other
 from webapp.routes.openers import sign_in_button
 from webapp.routes.own_pages import known_viewer, listed, own_page, paged, updates, viewer_fields
-from webapp.routes.page_request import PageRequest
+from webapp.routes.page_request import CurrentPage, PageRequest
 
 HERE: Final = "/inbox"
 ID_CHARACTERS: Final = 64
@@ -55,7 +54,7 @@ _LISTED_BYTES: Final = 400  # arguments up to this size are shown in the list
 
 
 @route(HERE, http_method=READ)
-async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
+async def inbox(page: CurrentPage) -> Response[Any]:
     """Show the questions that wait for the viewer.
 
     The query parameter `of` selects one of the viewer's names and its inbox. `after` is the id of
@@ -92,9 +91,7 @@ async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 
 @route(HERE + "/{approver:str}/{id:str}", http_method=READ)
-async def look(
-    page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
-) -> Response[Any]:
+async def look(page: CurrentPage, approver: FromPath[str], id: FromPath[str]) -> Response[Any]:
     """Show one question in full."""
     person, waiting = await _person_and_question(page, approver, id)
     return await _shown(page, person, waiting)
@@ -102,7 +99,7 @@ async def look(
 
 @post(HERE + "/{approver:str}/{id:str}/approve", status_code=HTTPStatus.SEE_OTHER)
 async def approve_request(
-    page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
+    page: CurrentPage, approver: FromPath[str], id: FromPath[str]
 ) -> Response[Any]:
     """Approve a request. The page says so if the request has already ended otherwise."""
     return await _decide(page, approver, id, accepts=True)
@@ -110,16 +107,14 @@ async def approve_request(
 
 @post(HERE + "/{approver:str}/{id:str}/decline", status_code=HTTPStatus.SEE_OTHER)
 async def decline_request(
-    page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
+    page: CurrentPage, approver: FromPath[str], id: FromPath[str]
 ) -> Response[Any]:
     """Decline a request, with an optional reason."""
     return await _decide(page, approver, id, accepts=False)
 
 
 @route("/approvals/{id:str}/revoke", http_method=READ)
-async def look_before_revoke(
-    page: NamedDependency[PageRequest], id: FromPath[str]
-) -> Response[Any]:
+async def look_before_revoke(page: CurrentPage, id: FromPath[str]) -> Response[Any]:
     """Show what revoking an approval changes."""
     viewer = await known_viewer(page, of="inbox")
     found = await _approval(page, viewer, id)
@@ -139,7 +134,7 @@ async def look_before_revoke(
 
 
 @post("/approvals/{id:str}/revoke", status_code=HTTPStatus.SEE_OTHER)
-async def revoke(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
+async def revoke(page: CurrentPage, id: FromPath[str]) -> Response[Any]:
     """Revoke an approval, so that the person is asked again from now on."""
     viewer = await known_viewer(page, of="inbox")
     found = await _approval(page, viewer, id)
@@ -183,7 +178,7 @@ async def _decide(page: PageRequest, approver: str, id: str, *, accepts: bool) -
 
 @post(HERE + "/{approver:str}/{id:str}/delegate", status_code=HTTPStatus.SEE_OTHER)
 async def delegate_from_page(
-    page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
+    page: CurrentPage, approver: FromPath[str], id: FromPath[str]
 ) -> Response[Any]:
     """Hand a request to another approver."""
     person, waiting = await _person_and_question(page, approver, id)

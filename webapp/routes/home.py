@@ -15,7 +15,7 @@ from webapp.http.parts import READ, part
 from webapp.http.port import proof
 from webapp.pages.renderer import name_of, our_files, without_hash
 from webapp.pages.views_own import Home, UsersHome
-from webapp.routes.page_request import PageRequest
+from webapp.routes.page_request import CurrentPage
 from webapp.server import HostedApplication
 from webapp.service import Service
 
@@ -27,9 +27,7 @@ _TEXTS = frozenset({"text/css", "text/javascript", "image/svg+xml"})
 
 
 @route("/", http_method=READ)
-async def home(
-    page: NamedDependency[PageRequest], served: NamedDependency[HostedApplication]
-) -> Response[Any]:
+async def home(page: CurrentPage, served: NamedDependency[HostedApplication]) -> Response[Any]:
     """Show what this server is and how to add it.
 
     List its tools only for viewers who may call them.

@@ -16,7 +16,6 @@ from typing import Any
 
 from babel import Locale
 from litestar import Response, get, post, route
-from litestar.di import NamedDependency
 from litestar.params import FromPath
 from litestar.response import Stream
 
@@ -45,7 +44,7 @@ from webapp.pages.updates import State, state_of
 from webapp.pages.views import ProviderTrouble
 from webapp.routes.answers import problem, see_other
 from webapp.routes.openers import must_be_opener, pace, unconfirmed
-from webapp.routes.page_request import PageRequest
+from webapp.routes.page_request import CurrentPage, PageRequest
 from webapp.routes.redirect import depart, trouble_of
 from webapp.service import Service
 
@@ -55,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 
 @route("/e/{token:str}", http_method=READ)
-async def show(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
+async def show(page: CurrentPage, token: FromPath[str]) -> Response[Any]:
     """Show the question of a link, or its result."""
     elicitation = await elicitation_of(page, token)
     await must_be_opener(page, elicitation, here=f"/e/{token}")
@@ -73,7 +72,7 @@ async def show(page: NamedDependency[PageRequest], token: FromPath[str]) -> Resp
 
 
 @post("/e/{token:str}", status_code=HTTPStatus.SEE_OTHER)
-async def go_on(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
+async def go_on(page: CurrentPage, token: FromPath[str]) -> Response[Any]:
     """Start an attempt and redirect the browser, or accept the typed answer."""
     elicitation = await _pressed(page, token)
     if traits_of(elicitation.kind).is_anothers:  # another person decides
@@ -108,7 +107,7 @@ async def go_on(page: NamedDependency[PageRequest], token: FromPath[str]) -> Res
 
 
 @post("/e/{token:str}/allow", status_code=HTTPStatus.SEE_OTHER)
-async def allow(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
+async def allow(page: CurrentPage, token: FromPath[str]) -> Response[Any]:
     """Let the tool use an account that is already connected."""
     elicitation = await _pressed(page, token)
     if traits_of(elicitation.kind).gives == "account":
@@ -120,7 +119,7 @@ async def allow(page: NamedDependency[PageRequest], token: FromPath[str]) -> Res
 
 
 @post("/e/{token:str}/decline", status_code=HTTPStatus.SEE_OTHER)
-async def decline(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
+async def decline(page: CurrentPage, token: FromPath[str]) -> Response[Any]:
     """Decline a question and end its link. If another person decides, withdraw the question."""
     elicitation = await _pressed(page, token)
     ended = await page.service.kinds.decisions.give_up(elicitation)
@@ -128,7 +127,7 @@ async def decline(page: NamedDependency[PageRequest], token: FromPath[str]) -> R
 
 
 @post("/e/{token:str}/code", status_code=HTTPStatus.SEE_OTHER)
-async def show_user_code(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
+async def show_user_code(page: CurrentPage, token: FromPath[str]) -> Response[Any]:
     """Bind this browser to the question, so that the page shows this browser a code."""
     service, elicitation = page.service, await elicitation_of(page, token)
     page.must_be_form_about(elicitation.id)
@@ -315,7 +314,7 @@ PING_EVERY = timedelta(seconds=15)
 
 
 @get("/e/{token:str}/live")
-async def live(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
+async def live(page: CurrentPage, token: FromPath[str]) -> Response[Any]:
     """Send the status, now and at each change, until it is final."""
     service, elicitation = page.service, await elicitation_of(page, token)
     decision = await page.access(elicitation)

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from litestar import Response, post, route
-from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
@@ -45,7 +44,7 @@ from webapp.routes.operator_records import (
     url_of,
 )
 from webapp.routes.own_pages import PAGE_NUMBER, PAGE_OF
-from webapp.routes.page_request import PageRequest
+from webapp.routes.page_request import CurrentPage, PageRequest
 
 _SOUGHT_AT_MOST: Final = 500
 _VALUE_AT_MOST: Final = 200
@@ -67,7 +66,7 @@ class _Wanted(NamedTuple):
 
 
 @route(HERE + "/search", http_method=READ)
-async def operator_search(page: NamedDependency[PageRequest]) -> Response[Any]:
+async def operator_search(page: CurrentPage) -> Response[Any]:
     """Find a record by any id and redirect to its page, or show the log lines of an error."""
     operator = await known_operator(page)
     sought = page.last("q")[:_SOUGHT_AT_MOST].strip().removeprefix("id:")
@@ -113,7 +112,7 @@ async def operator_search(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 
 @post(HERE + "/search", status_code=HTTPStatus.SEE_OTHER)
-async def send_search(page: NamedDependency[PageRequest]) -> Response[Any]:
+async def send_search(page: CurrentPage) -> Response[Any]:
     """Accept the search form or the filters of a list, and redirect to the address with the values.
 
     If the text is the link of a question, redirect to the question: the link must not be in a URL.
@@ -138,7 +137,7 @@ async def send_search(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 
 @route(HERE + "/csv/{name:str}", http_method=READ)
-async def operator_csv(page: NamedDependency[PageRequest], name: FromPath[str]) -> Response[Any]:
+async def operator_csv(page: CurrentPage, name: FromPath[str]) -> Response[Any]:
     """Export a list, with the filters of the address."""
     await known_operator(page)
     catalogued = _list(name)
@@ -151,9 +150,7 @@ async def operator_csv(page: NamedDependency[PageRequest], name: FromPath[str]) 
 
 
 @route([HERE, HERE + "/{name:str}"], http_method=READ)
-async def operator_list(
-    page: NamedDependency[PageRequest], name: FromPath[str] = "questions"
-) -> Response[Any]:
+async def operator_list(page: CurrentPage, name: FromPath[str] = "questions") -> Response[Any]:
     """Show a list, the latest first."""
     operator = await known_operator(page)
     catalogued = _list(name)

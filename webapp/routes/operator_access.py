@@ -10,7 +10,6 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from litestar import Response, post, route
-from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
@@ -22,7 +21,7 @@ from webapp.pages.views_openers import Closed, PairUsed
 from webapp.pages.views_operator import OperatorEnter
 from webapp.routes.answers import see_other
 from webapp.routes.openers import closed_page, sign_in_button
-from webapp.routes.page_request import PageRequest
+from webapp.routes.page_request import CurrentPage, PageRequest
 
 HERE: Final = "/operator"
 SEARCH: Final = "operator search"  # the subject of the CSRF field of the search form
@@ -32,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 @route([ENTRY + "/{token:str}"], http_method=READ)
-async def offer_operator(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
+async def offer_operator(page: CurrentPage, token: FromPath[str]) -> Response[Any]:
     """Show a page with a button. Opening the link has no effect, because scanners open links."""
     if not await page.service.operators.can_use(token, page.scope):
         return _link_used(page)
@@ -42,7 +41,7 @@ async def offer_operator(page: NamedDependency[PageRequest], token: FromPath[str
 
 
 @post([ENTRY + "/{token:str}"], status_code=HTTPStatus.SEE_OTHER)
-async def enter_operator(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
+async def enter_operator(page: CurrentPage, token: FromPath[str]) -> Response[Any]:
     """Give this browser access to the pages for operators. The link works once."""
     page.must_be_form_about(_ENTER)
     try:

@@ -14,7 +14,6 @@ from typing import Any, Final, cast
 from urllib.parse import urlencode
 
 from litestar import Response, post, route
-from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
@@ -37,7 +36,7 @@ from webapp.records.owners import SERVICE
 from webapp.records.values import OutgoingEvent, RefusedRegistration, StoredWebhook
 from webapp.routes.answers import see_other
 from webapp.routes.operator_access import HERE, about_operator, known_operator, operator_page
-from webapp.routes.page_request import PageRequest
+from webapp.routes.page_request import CurrentPage, PageRequest
 
 LINKS_AT_MOST: Final = 20
 _ID: Final = re.compile(r"[A-Za-z0-9_.~=-]{1,200}")
@@ -65,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 @route(HERE + "/{name:str}/{id:str}", http_method=READ)
 async def operator_record(
-    page: NamedDependency[PageRequest], name: FromPath[str], id: FromPath[str]
+    page: CurrentPage, name: FromPath[str], id: FromPath[str]
 ) -> Response[Any]:
     """Show a record, and the timeline of its question."""
     operator = await known_operator(page)
@@ -101,7 +100,7 @@ async def operator_record(
 
 @route(HERE + "/{name:str}/{id:str}/{act:str}", http_method=READ)
 async def look_before_act(
-    page: NamedDependency[PageRequest],
+    page: CurrentPage,
     name: FromPath[str],
     id: FromPath[str],
     act: FromPath[str],
@@ -116,7 +115,7 @@ async def look_before_act(
 
 @post(HERE + "/{name:str}/{id:str}/{act:str}", status_code=HTTPStatus.SEE_OTHER)
 async def operator_act(
-    page: NamedDependency[PageRequest],
+    page: CurrentPage,
     name: FromPath[str],
     id: FromPath[str],
     act: FromPath[str],

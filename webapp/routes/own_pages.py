@@ -16,7 +16,6 @@ from urllib.parse import urlencode
 
 from babel import Locale
 from litestar import Response, get, route
-from litestar.di import NamedDependency
 from litestar.response import Stream
 
 from flows.elicitation.states import Elicitation, Status
@@ -39,7 +38,7 @@ from webapp.routes.openers import (
     sign_in_targets,
     why_not_shown,
 )
-from webapp.routes.page_request import PageRequest
+from webapp.routes.page_request import CurrentPage, PageRequest
 from webapp.stores import Record
 
 T = TypeVar("T")
@@ -202,7 +201,7 @@ async def own_page(page: PageRequest, view: OwnPage) -> Response[Any]:
 
 
 @get(["/connections/live", "/payments/live", "/inbox/live", "/activity/live"])
-async def live_list(page: NamedDependency[PageRequest]) -> Response[Any]:
+async def live_list(page: CurrentPage) -> Response[Any]:
     """Send a hash of the viewer's list, now and at each change of the list."""
     of: PersonsPage = page.scope["path"].split("/")[-2]
     viewer = await page.viewer()
@@ -251,7 +250,7 @@ _OUTCOMES: Mapping[str, _Outcome] = {
 
 
 @route(HERE, http_method=READ)
-async def activity(page: NamedDependency[PageRequest]) -> Response[Any]:
+async def activity(page: CurrentPage) -> Response[Any]:
     """Show what the viewer was asked, the latest first."""
     viewer = await known_viewer(page, of="activity")
     found = await page.service.elicitations.rows.sealed(Elicitation, owner=viewer.owner)

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl
+
+from litestar.di import NamedDependency
 
 from flows.crypto.tokens import Purpose
 from flows.elicitation.flow import CallbackParams
@@ -109,6 +111,9 @@ def _page_of(path: str) -> str:
     """Return the page whose form was sent to this path: a question, or a personal page."""
     parts = path.split("/")
     return "/".join(parts[:3] if parts[1] == "e" else parts[:2])
+
+
+CurrentPage: TypeAlias = NamedDependency[PageRequest]
 
 
 async def page_request(request: AnyRequest) -> PageRequest:

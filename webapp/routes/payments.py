@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from babel import Locale
 from litestar import Response, post, route
-from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
@@ -39,7 +38,7 @@ from webapp.prices import price_in
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import see_other
 from webapp.routes.own_pages import known_viewer, own_page, paged, place_in, updates, viewer_fields
-from webapp.routes.page_request import PageRequest
+from webapp.routes.page_request import CurrentPage, PageRequest
 
 HERE = "/payments"
 ASKED_BACK = "the person asked for it"
@@ -54,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 @route(HERE, http_method=READ)
-async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
+async def payments(page: CurrentPage) -> Response[Any]:
     """Show the payments of the viewer, the latest first."""
     viewer = await known_viewer(page, of="payments")
     found = await _latest_first(page, viewer.owner)
@@ -71,7 +70,7 @@ async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 
 @route(HERE + "/{id:str}", http_method=READ)
-async def receipt(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
+async def receipt(page: CurrentPage, id: FromPath[str]) -> Response[Any]:
     """Show the receipt of one payment, for printing."""
     viewer = await known_viewer(page, of="payments")
     (payment,) = await _shown(page, [await _found(page, viewer, id)])
@@ -84,9 +83,7 @@ async def receipt(page: NamedDependency[PageRequest], id: FromPath[str]) -> Resp
 
 
 @route(HERE + "/{id:str}/refund", http_method=READ)
-async def look_before_refund(
-    page: NamedDependency[PageRequest], id: FromPath[str]
-) -> Response[Any]:
+async def look_before_refund(page: CurrentPage, id: FromPath[str]) -> Response[Any]:
     """Show what a refund changes, or redirect if the payment cannot be refunded here."""
     viewer = await known_viewer(page, of="payments")
     payment = await _found(page, viewer, id)
@@ -107,7 +104,7 @@ async def look_before_refund(
 
 
 @post(HERE + "/{id:str}/refund", status_code=HTTPStatus.SEE_OTHER)
-async def request_refund(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
+async def request_refund(page: CurrentPage, id: FromPath[str]) -> Response[Any]:
     """Refund a payment. If the payment is already refunded, only redirect."""
     viewer = await known_viewer(page, of="payments")
     payment = await _found(page, viewer, id)

@@ -2,15 +2,15 @@
 
 Several servers can share the table: each request carries the dependencies of its own server.
 
-A route is listed either for people or for programs. That decides whether an error is answered with
-a page or with problem details.
+A route is for people, unless `_FOR_PROGRAMS` lists it. That decides whether an error is answered
+with a page or with problem details.
 """
 
 import logging
 from collections.abc import Callable
 from functools import cache
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from litestar import Litestar, Response, Router
 from litestar.di import Provide
@@ -20,58 +20,33 @@ from flows.question import asking
 from webapp.http.address import PLAIN_PATH, ROOT_KEY
 from webapp.http.edge import PROBES
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send, problem, send_answer
-from webapp.http.parts import AnyRequest, answer_from, empty_lifespan, part, provided
+from webapp.http.parts import AnyRequest, answer_from, empty_lifespan, handlers_in, part, provided
 from webapp.identity.users import Users, note_request
-from webapp.routes.answers import Answers
-from webapp.routes.callbacks import (
-    called_back,
-    come_back,
-    provider_answers,
-    provider_posts,
-    provider_returns,
-)
-from webapp.routes.connections import (
+from webapp.routes import (
+    callbacks,
     connections,
-    disconnect,
-    keep,
-    look_before_disconnect,
-    reconnect,
-    switch,
-    unshare,
+    decisions,
+    home,
+    links,
+    operator,
+    operator_access,
+    operator_records,
+    own_pages,
+    payments,
+    signin,
+    webhooks,
 )
-from webapp.routes.decisions import (
-    approve_request,
-    decline_request,
-    delegate_from_page,
-    inbox,
-    look,
-    look_before_revoke,
-    revoke,
-)
-from webapp.routes.home import alive, home, ready, static
-from webapp.routes.links import allow, decline, go_on, live, show, show_user_code
-from webapp.routes.operator import operator_csv, operator_list, operator_search, send_search
-from webapp.routes.operator_access import HERE as OPERATOR
-from webapp.routes.operator_access import enter_operator, offer_operator
-from webapp.routes.operator_records import look_before_act, operator_act, operator_record
-from webapp.routes.own_pages import activity, live_list
+from webapp.routes.answers import Answers
 from webapp.routes.page_request import page_request
-from webapp.routes.payments import look_before_refund, payments, receipt, request_refund
-from webapp.routes.signin import (
-    end_sessions,
-    offer_pairing,
-    pair,
-    sign_in,
-    sign_out,
-    signed_in,
-    signed_out,
-)
-from webapp.routes.webhooks import hooked
 from webapp.server import MCP_PATH, HostedApplication
 from webapp.service import Service
 from webapp.telemetry.work import working
 
 BODY_BYTES_AT_MOST = 64 * 1024
+_FOR_PROGRAMS: Final = (
+    *(links.live, own_pages.live_list, callbacks.called_back, webhooks.hooked),
+    *(signin.end_sessions, home.alive, home.ready, home.static),
+)
 _log = logging.getLogger(__name__)
 
 
@@ -89,60 +64,18 @@ def routes() -> Litestar:
     def either(request: AnyRequest, error: Exception) -> Response[Any]:
         return answers_of(request).for_error(request, error)
 
+    of_people = [links, signin, callbacks, connections, payments, decisions, own_pages, home]
+    of_people += [operator_access, operator, operator_records]
+    handlers = [each for each in handlers_in(*of_people) if each not in _FOR_PROGRAMS]
     # Error handlers by type. HTTPException is what the framework itself raises.
     for_people = Router(
         "/",
-        route_handlers=[
-            show,
-            go_on,
-            allow,
-            decline,
-            show_user_code,
-            sign_in,
-            signed_in,
-            sign_out,
-            signed_out,
-            offer_pairing,
-            pair,
-            come_back,
-            provider_answers,
-            provider_posts,
-            provider_returns,
-            connections,
-            look_before_disconnect,
-            disconnect,
-            unshare,
-            keep,
-            switch,
-            reconnect,
-            payments,
-            receipt,
-            look_before_refund,
-            request_refund,
-            inbox,
-            look,
-            approve_request,
-            decline_request,
-            delegate_from_page,
-            look_before_revoke,
-            revoke,
-            activity,
-            operator_search,
-            send_search,
-            offer_operator,
-            enter_operator,
-            operator_csv,
-            operator_list,
-            operator_record,
-            look_before_act,
-            operator_act,
-            home,
-        ],
+        route_handlers=handlers,
         exception_handlers={Exception: page, HTTPException: page},
     )
     for_programs = Router(
         "/",
-        route_handlers=[live, live_list, called_back, hooked, end_sessions, alive, ready, static],
+        route_handlers=_FOR_PROGRAMS,
         exception_handlers={Exception: details, HTTPException: details},
     )
     return Litestar(
@@ -175,7 +108,7 @@ def own_routes(
             await empty_lifespan(receive, send)
             return
         path: str = scope["path"]
-        is_off = path.startswith(OPERATOR) and not service.operators.is_on
+        is_off = path.startswith(operator_access.HERE) and not service.operators.is_on
         if not (is_own := is_our_path(path) and not is_off) and served.has_route(scope):
             # The author's own routes may complete questions: in trusted code, or with a return
             # token.

@@ -27,7 +27,7 @@ from webapp.identity.sign_in import CALLBACK_PATH, LOGOUT_PATH, SIGNED_OUT_PATH,
 from webapp.pages.views_openers import Pair, Paired, PairUsed, SignedOut, SignInFailed, SignInFault
 from webapp.routes.answers import see_other
 from webapp.routes.openers import SIGN_IN, sign_in_button
-from webapp.routes.page_request import PageRequest
+from webapp.routes.page_request import CurrentPage, PageRequest
 from webapp.service import Service
 
 PAIR = "pair"  # the subject of the CSRF field of the pairing form
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 @post("/signin", status_code=HTTPStatus.SEE_OTHER)
-async def sign_in(page: NamedDependency[PageRequest]) -> Response[Any]:
+async def sign_in(page: CurrentPage) -> Response[Any]:
     """Redirect this browser to the issuer."""
     signing_in = _signing_in(page)
     page.must_be_form_about(SIGN_IN)
@@ -55,7 +55,7 @@ async def sign_in(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 
 @get([CALLBACK_PATH, CALLBACK_PATH + "/{at:str}"])
-async def signed_in(page: NamedDependency[PageRequest], at: FromPath[str] = "") -> Response[Any]:
+async def signed_in(page: CurrentPage, at: FromPath[str] = "") -> Response[Any]:
     """Handle the issuer's response and start a session, on a GET because it is a redirect."""
     signing_in = _signing_in(page)
     if at not in signing_in.places:
@@ -69,7 +69,7 @@ async def signed_in(page: NamedDependency[PageRequest], at: FromPath[str] = "") 
 
 
 @post("/signout", status_code=HTTPStatus.OK)
-async def sign_out(page: NamedDependency[PageRequest]) -> Response[Any]:
+async def sign_out(page: CurrentPage) -> Response[Any]:
     """End this browser's session, and every copy of its cookie."""
     page.must_be_form_about(SIGN_IN)
     service, server = page.service, page.answers.server
@@ -91,7 +91,7 @@ async def sign_out(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 
 @get(SIGNED_OUT_PATH)
-async def signed_out(page: NamedDependency[PageRequest]) -> Response[Any]:
+async def signed_out(page: CurrentPage) -> Response[Any]:
     """Show that the session has ended, here and at the issuer that redirected the browser."""
     signing_in, sessions = _signing_in(page), page.service.identity.sessions
     has_ended = signing_in.has_ended(page.callback_params(), page.cookies)
@@ -142,7 +142,7 @@ def _logout_token(body: bytes) -> str:
 
 
 @route("/pair/{token:str}", http_method=READ)
-async def offer_pairing(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
+async def offer_pairing(page: CurrentPage, token: FromPath[str]) -> Response[Any]:
     """Ask the operator to confirm that the operator uses this browser."""
     if not await page.service.identity.pairing.can_use(token):
         return _pair_used(page)
@@ -151,7 +151,7 @@ async def offer_pairing(page: NamedDependency[PageRequest], token: FromPath[str]
 
 
 @post("/pair/{token:str}", status_code=HTTPStatus.OK)
-async def pair(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
+async def pair(page: CurrentPage, token: FromPath[str]) -> Response[Any]:
     """Pair this browser with the operator. The address works once."""
     page.must_be_form_about(PAIR)
     try:

@@ -195,6 +195,21 @@ def _problem(status: HTTPStatus, detail: str) -> Response[Any]:
     )
 
 
+async def delivering_sandbox(
+    stack: contextlib.AsyncExitStack, sandbox: Sandbox, *, clock: Callable[[], datetime]
+) -> SandboxApp:
+    """Return the sandbox, which delivers its webhooks until the stack is closed."""
+    # Webhooks are delivered to this machine, where no server uses TLS.
+    client = await stack.enter_async_context(
+        httpx.AsyncClient(
+            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            trust_env=False,
+            event_hooks={"response": [refuse_packed]},
+        )
+    )
+    return SandboxApp(sandbox, clock=clock, deliver=client.send)
+
+
 # The sandbox next to an application, on a port of its own.
 
 _LOOPBACK = "127.0.0.1"
@@ -213,14 +228,7 @@ async def embedded_sandbox(
         listener = stack.enter_context(socket.create_server((_LOOPBACK, 0)))
         url = f"http://{_LOOPBACK}:{listener.getsockname()[1]}"
         sandbox = new_sandbox(url=url, serves=serves)
-        # The client delivers webhooks to this machine, where no server uses TLS.
-        client = httpx.AsyncClient(
-            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            trust_env=False,
-            event_hooks={"response": [refuse_packed]},
-        )
-        await stack.enter_async_context(client)
-        app = SandboxApp(sandbox, clock=clock, deliver=client.send)
+        app = await delivering_sandbox(stack, sandbox, clock=clock)
         pages = _Pages(
             uvicorn.Config(
                 app, lifespan="off", access_log=False, log_config=None, log_level="warning"

@@ -13,7 +13,6 @@ import logging
 import shlex
 import signal
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, cast
 
-import httpx
 import uvicorn
 
 from flows.errors import InvalidQuestion, StoreUnavailable, Unreadable
@@ -35,7 +33,6 @@ from webapp.command import (
     under_another_secret,
 )
 from webapp.connecting import utc_now
-from webapp.http.client import refuse_packed
 from webapp.http.exchange import ASGIApp, ClientConnections
 from webapp.http.port import PortUnusable, bind, listen
 from webapp.identity.accepting import Accepted
@@ -159,17 +156,9 @@ async def outside_pages(
     stack: contextlib.AsyncExitStack, sandbox: Sandbox, settings: Settings
 ) -> "Pages":
     """Return the server of the sandbox."""
-    from webapp.sandbox.app import SandboxApp  # noqa: PLC0415 - most servers have no sandbox
+    from webapp.sandbox.app import delivering_sandbox  # noqa: PLC0415 - most servers have none
 
-    client = await stack.enter_async_context(
-        # The sandbox delivers webhooks to this machine, where nothing uses TLS.
-        httpx.AsyncClient(
-            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            trust_env=False,
-            event_hooks={"response": [refuse_packed]},
-        )
-    )
-    outside = SandboxApp(sandbox, clock=utc_now, deliver=client.send)
+    outside = await delivering_sandbox(stack, sandbox, clock=utc_now)
     return Pages(outside, arrivals=settings.arrivals)
 
 

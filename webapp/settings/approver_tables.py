@@ -12,36 +12,24 @@ from typing import Any, Final
 
 from flows.oauth.access_token import Team
 from webapp.identity.approvers import Approver
-from webapp.identity.users import is_user_id
+from webapp.settings import parsers
 from webapp.settings.identity import OF_PEOPLES_OWN, IdentitySettings, issuer_faults
-from webapp.settings.parsers import (
-    FLAG,
-    LISTS,
-    NUMBER,
-    TEXT,
-    TEXTS,
-    converted,
-    duration,
-    label_of,
-    meant,
-    tables_in,
-)
 
 CLAIM_VALUES_AT_MOST: Final = 20  # for all approvers together: a cookie contains the values
 APPROVALS_AT_MOST: Final = 10
 _APPROVER_KEYS: Final = {
-    "issuers": TEXTS,
-    "subjects": TEXTS,
-    "claims": LISTS,
-    "users": TEXTS,
-    "local": FLAG,
-    "needs": NUMBER,
-    "comment": TEXT,
-    "delegate": FLAG,
-    "escalate_after": TEXT,
-    "escalate_to": TEXT,
+    "issuers": parsers.TEXTS,
+    "subjects": parsers.TEXTS,
+    "claims": parsers.LISTS,
+    "users": parsers.TEXTS,
+    "local": parsers.FLAG,
+    "needs": parsers.NUMBER,
+    "comment": parsers.TEXT,
+    "delegate": parsers.FLAG,
+    "escalate_after": parsers.TEXT,
+    "escalate_to": parsers.TEXT,
 }
-_escalate_after = duration(timedelta(days=7), "7 days", at_least=timedelta(minutes=1))
+_escalate_after = parsers.duration(timedelta(days=7), "7 days", at_least=timedelta(minutes=1))
 _PEOPLE_KEYS: Final = ("subjects", "claims", "users", "local")
 _COMMENTS: Final = ("none", "optional", "required")
 
@@ -50,7 +38,9 @@ def read_approvers(tables: Mapping[str, Any], problems: list[str]) -> tuple[Appr
     """Return the approvers of the tables, and add faults to `problems`."""
     found = [
         _approver(name, table, problems)
-        for name, table in tables_in(tables, kind="approvers", built_in=(), problems=problems)
+        for name, table in parsers.tables_in(
+            tables, kind="approvers", built_in=(), problems=problems
+        )
     ]
     approvers = tuple(one for one in found if one is not None)
     if len(approvers) == len(found):
@@ -65,18 +55,8 @@ def read_approvers(tables: Mapping[str, Any], problems: list[str]) -> tuple[Appr
 
 def _approver(name: str, table: dict[str, Any], problems: list[str]) -> Approver | None:
     faults = list[str]()
-    read = converted(table, _APPROVER_KEYS, faults)
-    faults += [
-        f"claims.{claim}: people can change this claim or share it with others; use a group or a "
-        "role that the issuer assigns."
-        for claim in read.get("claims", {})
-        if claim.lower() in OF_PEOPLES_OWN
-    ]
-    faults += [
-        f"users: {user!r} is not a valid user id."
-        for user in read.get("users", ())
-        if not is_user_id(user)
-    ]
+    read = parsers.converted(table, _APPROVER_KEYS, faults)
+    faults += [*_claim_faults(read), *parsers.user_faults(read)]
     faults += _faults_of_voting(name, read)
     problems += [f"approvers.{name}.{fault}" for fault in faults]
     names_somebody = any(read.get(key) for key in _PEOPLE_KEYS)
@@ -111,10 +91,18 @@ def _faults_of_voting(name: str, read: Mapping[str, Any]) -> Iterator[str]:
     if read.get("escalate_to") == name:
         yield "escalate_to: names this table itself. Name another table [approvers.NAME]."
     if "escalate_after" in read:
-        try:
-            _escalate_after(read["escalate_after"])
-        except ValueError as error:
-            yield from (f"escalate_after: {sentence}" for sentence in error.args)
+        yield from parsers.faults_of_value(
+            "escalate_after", _escalate_after, read["escalate_after"]
+        )
+
+
+def _claim_faults(read: Mapping[str, Any]) -> Iterator[str]:
+    for claim in read.get("claims", {}):
+        if claim.lower() in OF_PEOPLES_OWN:
+            yield (
+                f"claims.{claim}: people can change this claim or share it with others; use a "
+                "group or a role that the issuer assigns."
+            )
 
 
 def _faults_of_escalation(approvers: Sequence[Approver]) -> Iterator[str]:
@@ -125,7 +113,7 @@ def _faults_of_escalation(approvers: Sequence[Approver]) -> Iterator[str]:
         if other is None:
             yield (
                 f"approvers.{one.name}.escalate_to: there is no table "
-                f"[approvers.{one.escalate_to}]." + meant(one.escalate_to or "", by_name)
+                f"[approvers.{one.escalate_to}]." + parsers.meant(one.escalate_to or "", by_name)
             )
             continue
         people = [
@@ -144,11 +132,11 @@ def _faults_of_escalation(approvers: Sequence[Approver]) -> Iterator[str]:
 VALUES_AT_MOST: Final = 20  # for all teams together: a cookie contains the values
 LABEL_AT_MOST: Final = 40
 _KEYS: Final = {
-    "label": TEXT,
-    "providers": TEXTS,
-    "claims": LISTS,
-    "issuers": TEXTS,
-    "users": TEXTS,
+    "label": parsers.TEXT,
+    "providers": parsers.TEXTS,
+    "claims": parsers.LISTS,
+    "issuers": parsers.TEXTS,
+    "users": parsers.TEXTS,
 }
 
 
@@ -160,13 +148,13 @@ def read_teams(
     `providers` are the names of all known providers.
     """
     found = list[Team]()
-    for name, table in tables_in(tables, kind="teams", built_in=(), problems=problems):
+    for name, table in parsers.tables_in(tables, kind="teams", built_in=(), problems=problems):
         faults = list[str]()
-        read = converted(table, _KEYS, faults)
+        read = parsers.converted(table, _KEYS, faults)
         faults += _faults_of(read)
         faults += [
             f"providers: {one} is neither built in nor a table [providers.{one}]."
-            + meant(one, providers)
+            + parsers.meant(one, providers)
             for one in read.get("providers", ())
             if one not in providers
         ]
@@ -175,7 +163,7 @@ def read_teams(
             found.append(
                 Team(
                     name=name,
-                    label=read.get("label", label_of(name)),
+                    label=read.get("label", parsers.label_of(name)),
                     providers=frozenset(read["providers"]),
                     claims=read.get("claims", {}),
                     issuers=frozenset(read.get("issuers", ())),
@@ -195,18 +183,8 @@ def _faults_of(read: Mapping[str, Any]) -> Iterator[str]:
         yield "providers: required: the providers whose accounts the team shares."
     if not any(read.get("claims", {}).values()) and not read.get("users"):
         yield "claims: required, unless users names the application's users."
-    for claim in read.get("claims", {}):
-        if claim.lower() in OF_PEOPLES_OWN:
-            yield (
-                f"claims.{claim}: people can change this claim or share it with others; use a "
-                "group or a role that the issuer assigns."
-            )
-    for user in read.get("users", ()):
-        if not is_user_id(user):
-            yield f"users: {user!r} is not a valid user id."
-    label = read.get("label", "x")
-    if not label.strip() or not label.isprintable() or len(label) > LABEL_AT_MOST:
-        yield f"label: must have 1 to {LABEL_AT_MOST} printable characters."
+    yield from (*_claim_faults(read), *parsers.user_faults(read))
+    yield from parsers.label_faults(read, at_most=LABEL_AT_MOST)
 
 
 def with_teams(

@@ -12,7 +12,7 @@ All of these are refused, and no error repeats a value of the file.
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
@@ -34,21 +34,12 @@ from flows.providers import PROVIDERS
 from flows.providers.catalogue import CATALOGUE
 from webapp.identity.approvers import Approver
 from webapp.notifications.delivery import NotifyTable
+from webapp.settings import parsers
 from webapp.settings.approver_tables import read_approvers, read_teams
-from webapp.settings.issuers import IssuerTable, OfPeople, read_issuers
+from webapp.settings.identity import IssuerSettings
+from webapp.settings.issuers import OfPeople, read_issuers
 from webapp.settings.key_file import CONFIG_HOME, folder_of
 from webapp.settings.notify import read_notify_tables
-from webapp.settings.parsers import (
-    TEXT,
-    TYPES,
-    converted,
-    keys_of,
-    label_of,
-    line_of,
-    meant,
-    tables_in,
-    unknown_key,
-)
 from webapp.settings.payment_providers import read_merchant_accounts
 from webapp.settings.table import Setting, Values
 
@@ -57,7 +48,7 @@ _KEY = "a table of texts, with a whole number for status"
 _EXCHANGE = "a table of texts, with a table of texts for extra"
 _PERSON = "a table of texts, with lists of texts for id and label"
 _TYPES: Mapping[str, Any] = {
-    **TYPES,
+    **parsers.TYPES,
     _PLACE: str | dict[str, str],
     _REFUSALS: tuple[dict[str, Any], ...],
     _KEY: dict[str, str | int],
@@ -65,7 +56,7 @@ _TYPES: Mapping[str, Any] = {
     _PERSON: dict[str, str | tuple[str, ...]],
 }
 _KEYS = {
-    **keys_of(
+    **parsers.keys_of(
         Provider,
         person=_PERSON,
         key=_KEY,
@@ -77,11 +68,11 @@ _KEYS = {
         issuer_tenants=None,
         algorithms=None,
     ),
-    "like": TEXT,
+    "like": parsers.TEXT,
 }
-_REFUSAL_KEYS = keys_of(KnownRefusal)
-_KEY_KEYS = keys_of(ProviderKey)
-_EXCHANGE_KEYS = keys_of(TokenExchange)
+_REFUSAL_KEYS = parsers.keys_of(KnownRefusal)
+_KEY_KEYS = parsers.keys_of(ProviderKey)
+_EXCHANGE_KEYS = parsers.keys_of(TokenExchange)
 _LIKE: Mapping[str, Provider] = {**CATALOGUE, **PROVIDERS}
 _TABLES = ("providers", "sellers", "issuers", "approvers", "teams", "notify")
 _PAIRS = (
@@ -131,7 +122,7 @@ class Declarations:
     sellers: Mapping[str, ProviderDeclaration] = field(
         default_factory=dict[str, ProviderDeclaration]
     )
-    issuers: tuple[IssuerTable, ...] = ()
+    issuers: tuple[IssuerSettings, ...] = ()
     approvers: tuple[Approver, ...] = ()
     teams: tuple[Team, ...] = ()
     notify: tuple[NotifyTable, ...] = ()
@@ -189,7 +180,7 @@ def read_declarations(text: str, *, source: str) -> Declarations:
         raise BadDeclaration(["its tables are nested too deep."], source=source)
     problems = [
         f"{key}: unknown; only {', '.join(f'[{one}.NAME]' for one in _TABLES)} are allowed."
-        + meant(key, _TABLES)
+        + parsers.meant(key, _TABLES)
         for key in found
         if key not in _TABLES
     ]
@@ -216,7 +207,7 @@ def read_declarations(text: str, *, source: str) -> Declarations:
 def _at_line(problem: str, text: str) -> str:
     """Return `:12` for a problem in line 12."""
     position = re.search(r"\(at line (\d+), column \d+\)", problem)
-    found = position[1] if position else line_of(text, problem.partition(":")[0])
+    found = position[1] if position else parsers.line_of(text, problem.partition(":")[0])
     return "" if found is None else f":{found}"
 
 
@@ -246,7 +237,7 @@ def _tables(found: Mapping[str, Any], key: str, problems: list[str]) -> Mapping[
 
 
 def _providers(tables: Mapping[str, Any], problems: list[str]) -> Mapping[str, Provider]:
-    found = tables_in(tables, kind="providers", built_in=PROVIDERS, problems=problems)
+    found = parsers.tables_in(tables, kind="providers", built_in=PROVIDERS, problems=problems)
     read = {name: _provider(name, table, problems) for name, table in found}
     return {name: provider for name, provider in read.items() if provider is not None}
 
@@ -256,7 +247,7 @@ def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provi
     faults = [*_key_faults(name, table)]
     known = {key: table[key] for key in table if key in _KEYS}
     # Keep values of the wrong type, so that the checks below report the other faults too.
-    read = {**known, **converted(known, _KEYS, faults, types=_TYPES)}
+    read = {**known, **parsers.converted(known, _KEYS, faults, types=_TYPES)}
     if "person" in read and not any(fault.startswith("person:") for fault in faults):
         faults += _person_faults(read["person"])
     if isinstance(read.get("key"), dict):
@@ -267,7 +258,7 @@ def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provi
         faults += _revocation_faults(read["revoke"])
     for each in read["refusals"] if isinstance(read.get("refusals"), tuple) else ():
         faults += _refusal_faults(each)
-    faults += _label_faults(read.get("label", label_of(name)))
+    faults += _label_faults(read.get("label", parsers.label_of(name)))
     faults += _query_faults(read.get("authorize"), scope_parameter=read.get("scope_parameter"))
     if not faults:
         try:
@@ -279,43 +270,17 @@ def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provi
 
 
 def _declared(name: str, read: dict[str, Any]) -> Provider:
-    like = read.pop("like", None)
-    tenant = read.pop("tenant", None)
-    discovers = "issuer" in read and "authorize" not in read and "token" not in read
-    person = read.pop("person", None)
-    revoke = read.pop("revoke", None)
-    key: dict[str, Any] = {"key": ProviderKey(**read.pop("key"))} if "key" in read else {}
-    key |= {"exchange": _exchange(read.pop("exchange"))} if "exchange" in read else {}
-    refusals = tuple(KnownRefusal(**each) for each in read.pop("refusals", ()))
-    pairs = {key: tuple(read.pop(key).items()) for key in _PAIRS if key in read}
-    if like is not None:
-        tables: dict[str, Any] = {"person": PersonProbe(**person)} if person is not None else {}
-        tables |= {"revoke": _revocation(revoke)} if revoke is not None else {}
-        tables |= {"refusals": refusals} if refusals else {}
-        tables |= key
-        base = replace(_LIKE[like], sandbox=None)
-        return _at(
-            replace(base, name=name, **{"label": label_of(name), **tables, **pairs, **read}),
-            tenant,
-        )
-    if discovers:
-        read = {"always": ("openid",), "api": read["issuer"], **read}
-    values: dict[str, Any] = {
-        "name": name,
-        "label": label_of(name),
-        "discovers": discovers,
-        "person": PersonProbe(**person) if person is not None else None,
-        "revoke": _revocation(revoke),
-        "refusals": refusals,
-        **key,
-        **pairs,
-        **read,
-    }
-    return _at(Provider(**values), tenant)
-
-
-def _at(provider: Provider, tenant: str | None) -> Provider:
-    """Return the provider at the tenant's host, if the table names one. Raises InvalidQuestion."""
+    """Return the provider of a table. Raises InvalidQuestion."""
+    like, tenant = read.pop("like", None), read.pop("tenant", None)
+    values: dict[str, Any] = {"name": name, "label": parsers.label_of(name)}
+    if like is None and "issuer" in read and "authorize" not in read and "token" not in read:
+        values |= {"discovers": True, "always": ("openid",), "api": read["issuer"]}
+    if read.get("refusals") == ():  # an empty list keeps the refusals of `like`
+        del read["refusals"]
+    values |= {key: make(read.pop(key)) for key, make in _MADE.items() if key in read}
+    values |= {key: tuple(read.pop(key).items()) for key in _PAIRS if key in read}
+    values |= read
+    provider = Provider(**values) if like is None else replace(_LIKE[like], sandbox=None, **values)
     return provider if tenant is None else provider.for_tenant(tenant)
 
 
@@ -347,9 +312,7 @@ def _query_faults(address: object, *, scope_parameter: object) -> Iterator[str]:
         yield (f"authorize: the flow sets {', '.join(taken)} itself; remove it from the query.")
 
 
-def _revocation(declared: str | dict[str, Any] | None) -> Revocation | None:
-    if declared is None:
-        return None
+def _revocation(declared: str | dict[str, Any]) -> Revocation:
     if isinstance(declared, str):
         return Revocation(url=declared)
     if declared.get("kind") == "github":  # the former name of "delete"
@@ -362,7 +325,7 @@ def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
         if key == "client_id":
             yield f"client_id: not allowed in this file; set ELICIT_{name.upper()}_CLIENT_ID."
         elif key not in _KEYS and not _SECRETS.search(key.lower()):
-            yield unknown_key(key, sorted(_KEYS))
+            yield parsers.unknown_key(key, sorted(_KEYS))
     if "like" in table:
         if table["like"] not in _LIKE:
             yield f"like: must be one of {', '.join(sorted(_LIKE))}."
@@ -381,7 +344,7 @@ def _person_faults(person: Mapping[str, Any]) -> list[str]:
         if key not in ("id", "label") and not isinstance(value, str)
     ]
     faults += [
-        f"person.{unknown_key(key, sorted(_PERSON_KEYS))}"
+        f"person.{parsers.unknown_key(key, sorted(_PERSON_KEYS))}"
         for key in person
         if key not in _PERSON_KEYS
     ]
@@ -393,20 +356,20 @@ def _revocation_faults(revoke: Mapping[str, Any]) -> Iterator[str]:
         yield "revoke.url: required."
     for key, value in revoke.items():
         if key not in _REVOCATION_KEYS:
-            yield f"revoke.{unknown_key(key, sorted(_REVOCATION_KEYS))}"
+            yield f"revoke.{parsers.unknown_key(key, sorted(_REVOCATION_KEYS))}"
         elif not isinstance(value, str):
             yield f"revoke: must be {_PLACE}."
 
 
 def _api_key_faults(key: Mapping[str, Any]) -> list[str]:
     faults = [] if "page" in key else ["page: required: the address where people make a key."]
-    converted(key, _KEY_KEYS, faults)
+    parsers.converted(key, _KEY_KEYS, faults)
     return [f"key.{fault}" for fault in faults]
 
 
 def _exchange_faults(exchange: Mapping[str, Any]) -> list[str]:
     faults = [] if "issuer" in exchange else ["issuer: required: the issuer of the people."]
-    converted(exchange, _EXCHANGE_KEYS, faults)
+    parsers.converted(exchange, _EXCHANGE_KEYS, faults)
     for name in ("kind", "subject_type"):
         allowed = get_args(get_type_hints(TokenExchange)[name])
         if exchange.get(name, allowed[0]) not in allowed:
@@ -419,9 +382,19 @@ def _exchange(read: dict[str, Any]) -> TokenExchange:
     return TokenExchange(**fields)
 
 
+# How the value of a key is made of a table inside the table of a provider.
+_MADE: Mapping[str, Callable[[Any], object]] = {
+    "person": lambda table: PersonProbe(**table),
+    "revoke": _revocation,
+    "key": lambda table: ProviderKey(**table),
+    "exchange": _exchange,
+    "refusals": lambda tables: tuple(KnownRefusal(**each) for each in tables),
+}
+
+
 def _refusal_faults(refusal: Mapping[str, Any]) -> list[str]:
     faults = list[str]()
-    converted(refusal, _REFUSAL_KEYS, faults)
+    parsers.converted(refusal, _REFUSAL_KEYS, faults)
     return [f"refusals.{fault}" for fault in faults]
 
 

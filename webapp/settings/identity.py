@@ -148,15 +148,17 @@ def operators_of(text: str) -> OperatorRules:
 class IssuerSettings:
     """An issuer where people sign in: ELICIT_ISSUER, or a table `[issuers.NAME]`.
 
-    `name` is "" for ELICIT_ISSUER. `client` is this server's registration there. The other fields
-    mean the same as in IdentitySettings, but apply only to this issuer.
+    `name` is "" for ELICIT_ISSUER. `client` is this server's registration there; until the settings
+    of the registration are read, its id and secret are empty. The other fields mean the same as in
+    IdentitySettings, but apply only to this issuer. If `scopes` are None, those of ELICIT_ISSUER
+    apply.
     """
 
     name: str = ""
     client: Client
     claim: tuple[str, ...] = SUBJECT_CLAIM
     audiences: tuple[str, ...] = ()
-    scopes: tuple[str, ...] = ()
+    scopes: tuple[str, ...] | None = None
     advertised_scopes: tuple[str, ...] = ()
     introspects: bool = False
 

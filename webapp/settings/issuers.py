@@ -6,7 +6,7 @@ because such a token does not say which issuer made it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final, TypeAlias, get_args
 
 from flows.errors import InvalidQuestion
@@ -27,7 +27,15 @@ from webapp.settings.identity import (
     scopes_of,
     with_approvers,
 )
-from webapp.settings.parsers import FLAG, TEXT, TEXTS, converted, tables_in
+from webapp.settings.parsers import (
+    FLAG,
+    TEXT,
+    TEXTS,
+    converted,
+    faults_of_value,
+    label_faults,
+    tables_in,
+)
 from webapp.settings.table import Setting, Values
 
 _KEYS: Final[Mapping[str, str]] = {
@@ -51,26 +59,13 @@ CLIENT_OF_ISSUER: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IssuerTable:
-    """A table `[issuers.NAME]`. `scopes` are None if the table does not set them."""
-
-    name: str
-    provider: Provider
-    claim: tuple[str, ...] = SUBJECT_CLAIM
-    audiences: tuple[str, ...] = ()
-    scopes: tuple[str, ...] | None = None
-    advertised_scopes: tuple[str, ...] = ()
-    introspects: bool = field(default=False)
-
-
-def names_of_issuers(tables: Sequence[IssuerTable]) -> Iterator[str]:
+def names_of_issuers(tables: Sequence[IssuerSettings]) -> Iterator[str]:
     """Yield the variables of the client id and secret, for ELICIT_ISSUER and for each table."""
     yield from (CLIENT_ID.name, CLIENT_SECRET.name)
     yield from (row.of(table.name).name for table in tables for row in CLIENT_OF_ISSUER)
 
 
-def read_issuers(tables: Mapping[str, Any], problems: list[str]) -> tuple[IssuerTable, ...]:
+def read_issuers(tables: Mapping[str, Any], problems: list[str]) -> tuple[IssuerSettings, ...]:
     """Return the issuers of the tables, and add faults to `problems`."""
     found = [
         _table(name, table, problems)
@@ -79,7 +74,7 @@ def read_issuers(tables: Mapping[str, Any], problems: list[str]) -> tuple[Issuer
     return tuple(one for one in found if one is not None)
 
 
-def _table(name: str, table: dict[str, Any], problems: list[str]) -> IssuerTable | None:
+def _table(name: str, table: dict[str, Any], problems: list[str]) -> IssuerSettings | None:
     faults = list[str]()
     read = converted(table, _KEYS, faults)
     if "issuer" not in table:
@@ -102,9 +97,9 @@ def _table(name: str, table: dict[str, Any], problems: list[str]) -> IssuerTable
     problems += [f"issuers.{name}.{fault}" for fault in faults]
     if provider is None:
         return None
-    return IssuerTable(
+    return IssuerSettings(
         name=name,
-        provider=provider,
+        client=Client(provider=provider, client_id="", client_secret=""),
         claim=read.get("claim", SUBJECT_CLAIM),
         audiences=read.get("audiences", ()),
         scopes=read.get("scopes"),
@@ -119,10 +114,7 @@ def _value_faults(read: Mapping[str, Any]) -> Iterator[str]:
         ("scopes", scopes_of),
         ("advertised_scopes", scopes_of),
     ):
-        try:
-            parse(" ".join(read.get(key, ())))
-        except ValueError as error:
-            yield from (f"{key}: {sentence}" for sentence in error.args)
+        yield from faults_of_value(key, parse, " ".join(read.get(key, ())))
     if not read.get("claim", SUBJECT_CLAIM):
         yield "claim: name at least one claim, or leave it out."
     if unknown := [one for one in read.get("algorithms", ()) if one not in ALGORITHMS]:
@@ -133,16 +125,14 @@ def _value_faults(read: Mapping[str, Any]) -> Iterator[str]:
         yield f"client_auth: must be one of {', '.join(get_args(ClientAuth))}."
     if read.get("introspect") and read.get("tenants"):
         yield "introspect: leave it out, because a token that is not a JWT names no tenant."
-    label = read.get("label", "x")
-    if not label.strip() or not label.isprintable() or len(label) > LABEL_AT_MOST:
-        yield f"label: must have 1 to {LABEL_AT_MOST} printable characters."
+    yield from label_faults(read, at_most=LABEL_AT_MOST)
     if not all(one.strip() for one in read.get("audiences", ())):
         yield "audiences: a name must not be empty."
 
 
 # The issuers, the approvers, the teams and the providers of a file.
 OfPeople: TypeAlias = tuple[
-    tuple[IssuerTable, ...], tuple[Approver, ...], tuple[Team, ...], Mapping[str, Provider]
+    tuple[IssuerSettings, ...], tuple[Approver, ...], tuple[Team, ...], Mapping[str, Provider]
 ]
 
 
@@ -161,30 +151,22 @@ def with_file(who: IdentitySettings, of_people: OfPeople, values: Values) -> Ide
         )
     for table in tables:
         id_row, secret_row = (row.of(table.name) for row in CLIENT_OF_ISSUER)
-        id, secret, auth = values.text(id_row), values.text(secret_row), table.provider.client_auth
+        id, secret, provider = values.text(id_row), values.text(secret_row), table.client.provider
         if not id:
             values.problems.append(
                 f"{id_row.name}: required, because people sign in at [issuers.{table.name}]."
             )
-        if auth == "none" and secret:
+        if provider.client_auth == "none" and secret:
             values.problems.append(f"{secret_row.name}: remove it: a public client has no secret.")
-        elif auth != "none" and not secret:
+        elif provider.client_auth != "none" and not secret:
             values.problems.append(
                 f"{secret_row.name}: required, because people sign in at [issuers.{table.name}]."
             )
-        elif secret and (fault := key_fault(secret, client_auth=auth)) is not None:
+        elif secret and (fault := key_fault(secret, client_auth=provider.client_auth)) is not None:
             values.problems.append(f"{secret_row.name}: {fault}")
-        further.append(
-            IssuerSettings(
-                name=table.name,
-                client=Client(provider=table.provider, client_id=id, client_secret=secret),
-                claim=table.claim,
-                audiences=table.audiences,
-                scopes=who.scopes if table.scopes is None else table.scopes,
-                advertised_scopes=table.advertised_scopes,
-                introspects=table.introspects,
-            )
-        )
+        client = Client(provider=provider, client_id=id, client_secret=secret)
+        scopes = who.scopes if table.scopes is None else table.scopes
+        further.append(replace(table, client=client, scopes=scopes))
     who = replace(who, further_issuers=tuple(further))
     values.problems += _common_faults(who.issuers)
     known = who.claims_by_issuer

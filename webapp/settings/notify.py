@@ -15,7 +15,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from webapp.identity.users import is_user_id
 from webapp.languages import known_tag
 from webapp.notifications.delivery import (
     ADDRESSES_AT_MOST,
@@ -24,46 +23,36 @@ from webapp.notifications.delivery import (
     NotifyTable,
     check_addresses,
 )
+from webapp.settings import parsers
 from webapp.settings.identity import ISSUER, IdentitySettings, issuer_faults
-from webapp.settings.parsers import (
-    FLAG,
-    NUMBER,
-    TEXT,
-    TEXTS,
-    TYPES,
-    converted,
-    duration,
-    meant,
-    tables_in,
-)
 from webapp.settings.table import Setting, Values
 
 CHARACTERS_AT_MOST: Final = 2000  # of an address
 REMINDERS_AT_MOST: Final = 20
 TABLES_AT_MOST: Final = 100
 _DURATION = 'a duration in quotation marks, such as "4h"'
-_TYPES: Mapping[str, Any] = {**TYPES, _DURATION: str}
+_TYPES: Mapping[str, Any] = {**parsers.TYPES, _DURATION: str}
 _KEYS: Mapping[str, str] = {
-    "to": TEXTS,
+    "to": parsers.TEXTS,
     "after": _DURATION,
     "remind_after": _DURATION,
-    "remind_at_most": NUMBER,
+    "remind_at_most": parsers.NUMBER,
     "escalate_after": _DURATION,
-    "escalate_to": TEXTS,
-    "with_question": FLAG,
-    "language": TEXT,
-    "subjects": TEXTS,
-    "issuers": TEXTS,
-    "users": TEXTS,
-    "local": FLAG,
+    "escalate_to": parsers.TEXTS,
+    "with_question": parsers.FLAG,
+    "language": parsers.TEXT,
+    "subjects": parsers.TEXTS,
+    "issuers": parsers.TEXTS,
+    "users": parsers.TEXTS,
+    "local": parsers.FLAG,
 }
 _MONTH: Final = timedelta(days=31)
 _PARSERS: Mapping[str, Callable[[str], timedelta | str]] = {
     "language": known_tag,
-    "after": lambda text: timedelta() if text == "0" else duration(_MONTH, "31 days")(text),
+    "after": lambda text: timedelta() if text == "0" else parsers.duration(_MONTH, "31 days")(text),
     **dict.fromkeys(
         ("remind_after", "escalate_after"),
-        duration(_MONTH, "31 days", at_least=timedelta(minutes=1)),
+        parsers.duration(_MONTH, "31 days", at_least=timedelta(minutes=1)),
     ),
 }
 _MISSING = "Apprise is not installed. Install it with: pip install 'elicit-url[notify]'"
@@ -86,7 +75,7 @@ def read_notify_tables(tables: Mapping[str, Any], problems: list[str]) -> tuple[
     """Return the tables of the file, and add faults to `problems`."""
     found = [
         _table(name, table, problems)
-        for name, table in tables_in(tables, kind="notify", built_in=(), problems=problems)
+        for name, table in parsers.tables_in(tables, kind="notify", built_in=(), problems=problems)
     ]
     if len(tables) > TABLES_AT_MOST:
         problems.append(f"notify: there are more than {TABLES_AT_MOST} tables.")
@@ -95,7 +84,7 @@ def read_notify_tables(tables: Mapping[str, Any], problems: list[str]) -> tuple[
 
 def _table(name: str, table: Mapping[str, Any], problems: list[str]) -> NotifyTable | None:
     faults = list[str]()
-    read = converted(table, _KEYS, faults, types=_TYPES)
+    read = parsers.converted(table, _KEYS, faults, types=_TYPES)
     for key, parse in _PARSERS.items():
         if key in read:
             try:
@@ -111,11 +100,7 @@ def _table(name: str, table: Mapping[str, Any], problems: list[str]) -> NotifyTa
     ):
         if key in table and other not in table:
             faults.append(f"{key}: has no effect without {other}. Add {other}.")
-    faults += [
-        f"users: {user!r} is not a valid user id."
-        for user in read.get("users", ())
-        if not is_user_id(user)
-    ]
+    faults += parsers.user_faults(read)
     problems += [f"notify.{name}.{fault}" for fault in faults]
     if faults:
         return None
@@ -218,7 +203,7 @@ def _faults(
         yield (
             f"{place}: nobody would be notified, because [approvers.{table.name}] does not exist. "
             f"Rename the table to one of your approvers, or add subjects, users or local."
-            + meant(table.name, approvers)
+            + parsers.meant(table.name, approvers)
         )
     if table.subjects and who.client is None:
         yield f"{place}.subjects: needs {ISSUER.name}, the issuer where these people sign in."

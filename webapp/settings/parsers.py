@@ -24,6 +24,7 @@ from flows.oauth.provider import NAME
 from flows.origin import origin_of
 from webapp.http.address import PLAIN_PATH, TrustedHost, read_trusted_host
 from webapp.http.edge import Network
+from webapp.identity.users import is_user_id
 
 _DURATION = re.compile(r"([0-9]{1,4})([dhms])")
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
@@ -333,6 +334,28 @@ def tables_in(
             problems.append(f"{place}: it must be a table, [{place}].")
         else:
             yield name, cast("dict[str, Any]", table)
+
+
+def user_faults(read: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a fault for each invalid user id of the key `users`."""
+    for user in read.get("users", ()):
+        if not is_user_id(user):
+            yield f"users: {user!r} is not a valid user id."
+
+
+def label_faults(read: Mapping[str, Any], *, at_most: int) -> Iterator[str]:
+    """Yield a fault if the key `label` has an empty, too long or unprintable text."""
+    label = read.get("label", "x")
+    if not label.strip() or not label.isprintable() or len(label) > at_most:
+        yield f"label: must have 1 to {at_most} printable characters."
+
+
+def faults_of_value(key: str, parse: Callable[[str], object], text: str) -> Iterator[str]:
+    """Yield the faults that the parser of a key finds in its value."""
+    try:
+        parse(text)
+    except ValueError as error:
+        yield from (f"{key}: {sentence}" for sentence in error.args)
 
 
 def converted(

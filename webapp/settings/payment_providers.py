@@ -29,15 +29,7 @@ from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.registry import BUILT_IN, SCHEMES
 from flows.payments.session import SessionStatus
 from flows.webhooks.signatures import Scheme
-from webapp.settings.parsers import (
-    TEXT,
-    TYPES,
-    converted,
-    keys_of,
-    label_of,
-    tables_in,
-    unknown_key,
-)
+from webapp.settings import parsers
 from webapp.settings.payments import OF_ACCOUNTS, OF_DECLARED
 
 # The settings that every provider has, named without the prefix ELICIT_{NAME}_. `needs` must not
@@ -58,7 +50,7 @@ _NEWS = f"a table of {', '.join(Dispute)} or returned"
 _STATES = f"a table of {', '.join(SessionStatus)}"
 _LIVE, _UNIT, _ENCODING = "a table of true or false", "minor or decimal", "hex or base64"
 _TYPES: Mapping[str, Any] = {
-    **TYPES,
+    **parsers.TYPES,
     _ANY: dict[str, Any],
     _MINUTES: int,
     _SECONDS: tuple[Annotated[int, msgspec.Meta(ge=1, le=86_400)], ...],
@@ -68,7 +60,7 @@ _TYPES: Mapping[str, Any] = {
     _LIVE: dict[str, bool],
     _UNIT: str,
 }
-_KEYS = keys_of(
+_KEYS = parsers.keys_of(
     ProviderDeclaration,
     **dict.fromkeys(("create_body", "close_body", "refund_body"), _ANY),
     minutes=_MINUTES,  # the life of a checkout
@@ -80,16 +72,17 @@ _CAN_BE_NONE = frozenset(
     {"idempotency", "fetch", "close", "refund", "trouble", "manage", "event_id", "account"}
 )
 _READING_KEYS: Mapping[str, str] = {
-    **dict.fromkeys(Reading.__dataclass_fields__, TEXT),
+    **dict.fromkeys(Reading.__dataclass_fields__, parsers.TEXT),
     "states": _STATES,
     "live": _LIVE,
     "unit": _UNIT,
 }
 _ALWAYS_READ = frozenset({"session", "states", "unit"})
-_HOLDING_KEYS: Mapping[str, str] = dict.fromkeys(Holding.__dataclass_fields__, TEXT)
+_HOLDING_KEYS: Mapping[str, str] = dict.fromkeys(Holding.__dataclass_fields__, parsers.TEXT)
 # The parts of a signature that a table can describe. `false` means that the scheme has none.
 _SCHEME_KEYS: Mapping[str, str] = dict.fromkeys(
-    ("signature_header", "signature_label", "separator", "time_label", "message", "encoding"), TEXT
+    ("signature_header", "signature_label", "separator", "time_label", "message", "encoding"),
+    parsers.TEXT,
 )
 KEYS: Final = (*_KEYS, *_READINGS, "holding", "scheme")
 
@@ -99,9 +92,11 @@ def read_merchant_accounts(
 ) -> Mapping[str, ProviderDeclaration]:
     """Return the declared sellers by name, and add faults to the problems."""
     sellers: dict[str, ProviderDeclaration] = {}
-    for name, table in tables_in(tables, kind="sellers", built_in=BUILT_IN, problems=problems):
+    for name, table in parsers.tables_in(
+        tables, kind="sellers", built_in=BUILT_IN, problems=problems
+    ):
         faults: list[str] = []
-        values: dict[str, Any] = {"label": label_of(name), **_values(table, faults)}
+        values: dict[str, Any] = {"label": parsers.label_of(name), **_values(table, faults)}
         if not faults:
             try:
                 sellers[name] = ProviderDeclaration(name=name, **values)
@@ -119,7 +114,7 @@ def _without_value(fault: str) -> str:
 
 def _values(table: Mapping[str, Any], faults: list[str]) -> dict[str, Any]:
     faults += [f"{key}: required." for key in ("api", "checkout_origins") if key not in table]
-    faults += [unknown_key(key, KEYS) for key in table if key not in KEYS]
+    faults += [parsers.unknown_key(key, KEYS) for key in table if key not in KEYS]
     values = _converted({key: table[key] for key in table if key in _KEYS}, _KEYS, faults)
     values |= {key: None for key in _CAN_BE_NONE if table.get(key) is False}
     _settle_types(values, faults)
@@ -178,7 +173,7 @@ def _converted(
     can_be_none = _CAN_BE_NONE if keys is _KEYS else keys
     left_out = {key for key in can_be_none if given.get(key) is False}
     chosen = {key: value for key, value in given.items() if key not in left_out}
-    return converted(chosen, keys, faults, types=_TYPES)
+    return parsers.converted(chosen, keys, faults, types=_TYPES)
 
 
 def _settle_types(values: dict[str, Any], faults: list[str]) -> None:

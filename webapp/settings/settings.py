@@ -24,29 +24,12 @@ from webapp.http.edge import Network
 from webapp.limits import Arrivals
 from webapp.logs.lines import LogSettings
 from webapp.notifications.delivery import NotifyTable
-from webapp.settings import events, identity, issuers, payments
+from webapp.settings import events, identity, issuers, parsers, payments
 from webapp.settings.brand import Brand
 from webapp.settings.config_file import CONFIG, Declarations, config_path, declared_in
-from webapp.settings.identity import IdentitySettings, read_identity
-from webapp.settings.issuers import IssuerTable
+from webapp.settings.identity import IdentitySettings, IssuerSettings, read_identity
 from webapp.settings.key_file import CONFIG_HOME, DATA_HOME, KeyFile, data_folder
 from webapp.settings.notify import NOTIFY, with_addresses
-from webapp.settings.parsers import (
-    asks_of_payments,
-    count,
-    each,
-    folders,
-    gate,
-    matching,
-    network,
-    origin,
-    public_url,
-    seconds,
-    switch,
-    trusted_host,
-    unused_for,
-    url_path,
-)
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.table import Setting, Values, not_utf_8, rows_of, setting
 from webapp.settings.telemetry import TELEMETRY, TelemetrySettings, read_telemetry
@@ -64,7 +47,7 @@ class ProcessSettings:
 
     instance: str = setting(
         "ELICIT_INSTANCE",
-        parse=matching(
+        parse=parsers.matching(
             r"(?:[a-z0-9][a-z0-9-]{0,31})?",
             "is not a valid instance name: up to 32 lower-case letters, digits and hyphens.",
         ),
@@ -132,13 +115,13 @@ EXPOSE = Setting(
 )
 READ_SECONDS = Setting(
     name="ELICIT_READ_SECONDS",
-    parse=count(999_999),
+    parse=parsers.count(999_999),
     default="30",
     says="the time limit for a request's head, and then for its body, in seconds",
 )
 CONNECTIONS = Setting(
     name="ELICIT_CONNECTIONS",
-    parse=count(999_999),
+    parse=parsers.count(999_999),
     default="900",
     says="the maximum number of connections of a process; 50 more are reserved for the user who "
     "runs the server. The system must let a process open more files than that",
@@ -182,7 +165,7 @@ class Settings:
     )
     refund_unused: timedelta | None = setting(
         "ELICIT_REFUND_UNUSED",
-        parse=unused_for,
+        parse=parsers.unused_for,
         default="7d",
         says="the time after which an unused payment is refunded automatically: a duration such as "
         "`7d`, `12h`, `30m` or `90s`, or `0` for never",
@@ -190,7 +173,7 @@ class Settings:
     # True: poll providers for open payments. None: only if webhooks cannot reach us.
     asks: bool | None = setting(
         "ELICIT_ASK",
-        parse=asks_of_payments,
+        parse=parsers.asks_of_payments,
         otherwise="`1` if their webhooks cannot reach this server, because it is at a loopback "
         "address",
         says="`1`: the server polls payment providers about open payments, some seconds after "
@@ -198,7 +181,7 @@ class Settings:
     )
     gate: GatePolicy = setting(
         "ELICIT_GATE",
-        parse=gate,
+        parse=parsers.gate,
         default="destructive",
         says="which tools wait for a person's approval before they start: `destructive` (tools "
         "annotated with `destructiveHint: true`), patterns of tool names such as `delete_*`, "
@@ -207,7 +190,7 @@ class Settings:
     )
     has_sandbox: bool = setting(
         "ELICIT_SANDBOX",
-        parse=switch,
+        parse=parsers.switch,
         default="0",
         says="`1`: a sandbox on the port after the server's, or on a free port if that one is in "
         "use, simulates the account and payment providers that are not set up, as with "
@@ -220,14 +203,14 @@ class Settings:
     processes: ProcessSettings = field(default_factory=ProcessSettings)
     origins: frozenset[str] = setting(
         "ELICIT_ORIGINS",
-        parse=lambda text: frozenset(each(origin)(text)),
+        parse=lambda text: frozenset(parsers.each(parsers.origin)(text)),
         says="web origins whose pages can call tools here, such as `http://localhost:6274` of a "
         "client that runs in a browser; pages of other origins cannot",
     )
     # The time for which browsers must use https only.
     hsts: timedelta | None = setting(
         "ELICIT_HSTS",
-        parse=seconds,
+        parse=parsers.seconds,
         otherwise="not sent",
         says="the number of seconds for which browsers use only https "
         "(`Strict-Transport-Security`), behind https. It applies to every port of the host "
@@ -235,7 +218,7 @@ class Settings:
     )
     trusted_hosts: tuple[TrustedHost, ...] = setting(
         "ELICIT_TRUSTED_HOSTS",
-        parse=each(trusted_host),
+        parse=parsers.each(parsers.trusted_host),
         says="your own hosts or networks, each with its port (default 443), where the issuer, "
         "account providers and payment providers that you configure can be: "
         "`login.internal:8443, 10.1.0.0/16`. All other addresses, and all that tools, models "
@@ -243,19 +226,19 @@ class Settings:
     )
     proxies: tuple[Network, ...] = setting(
         "ELICIT_PROXIES",
-        parse=each(network),
+        parse=parsers.each(parsers.network),
         says="addresses or networks of proxies whose forwarded headers are trusted",
     )
     # The part of the path that a proxy strips. If unset, the ASGI server's root_path is used.
     taken_path: str = setting(
         "ELICIT_ROOT_PATH",
-        parse=url_path,
+        parse=parsers.url_path,
         says="the part of `ELICIT_URL`'s path that a proxy strips before it forwards a request, "
         "such as `/tools`, if `--root-path` is not set",
     )
     templates: tuple[Path, ...] = setting(
         "ELICIT_TEMPLATES",
-        parse=folders,
+        parse=parsers.folders,
         says="a folder with templates that replace the built-in ones. Files for these templates "
         "are in its folder `static`: [templates](../how-to/pages.md#templates)",
         names_file=True,
@@ -410,7 +393,7 @@ def _url(values: Values, *, host: str, port: int) -> str:
     shown = f"[{host}]" if ":" in host else host
     url = environment.get("ELICIT_URL", f"http://{shown}:{port}").rstrip("/")
     try:
-        return public_url(url)
+        return parsers.public_url(url)
     except ValueError as error:
         if "ELICIT_URL" in environment or is_loopback(host):
             problems.append(f"ELICIT_URL: {error}")
@@ -452,7 +435,7 @@ def _ring(values: Values, *, file: KeyFile | None, is_local: bool, store: str) -
 
 
 def _credentials(
-    values: Values, providers: Mapping[str, Provider], *, tables: Sequence[IssuerTable]
+    values: Values, providers: Mapping[str, Provider], *, tables: Sequence[IssuerSettings]
 ) -> Mapping[str, tuple[str, str]]:
     """Return client id and secret of each provider. A public client has an empty secret."""
     found: dict[str, tuple[str, str]] = {}
@@ -475,7 +458,7 @@ def _credentials(
     return found
 
 
-def _registered(environment: Mapping[str, str], tables: Sequence[IssuerTable]) -> list[str]:
+def _registered(environment: Mapping[str, str], tables: Sequence[IssuerSettings]) -> list[str]:
     """Return the upper-case names of the providers for which a client id or secret is set."""
     others = {*issuers.names_of_issuers(tables)}
     matches = [

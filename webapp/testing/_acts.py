@@ -70,6 +70,13 @@ class Errand:
         return self.app.service
 
     @property
+    def voting(self) -> Voting:
+        """The votes on a question that approvers decide."""
+        voting = voting_of(self.asked)
+        assert voting is not None
+        return voting
+
+    @property
     def asks(self) -> ReceivedQuestion:
         return self.app.asked_of[self.asked.id]
 
@@ -236,8 +243,7 @@ async def decide(errand: Errand, *, by: Sequence[str], approves: bool, words: st
     `by` are subjects. By default, people of the approver's table decide: as many as the request
     needs to be approved, or one to decline.
     """
-    voting = voting_of(errand.asked)
-    assert voting is not None
+    voting = errand.voting
     missing = voting.needs - len(voting.approvals) if approves else 1
     people = tuple(by) or _approvers(errand, voting)[:missing]
     if not people:
@@ -292,8 +298,7 @@ async def _decide_as(
 
 async def delegate(errand: Errand, *, by: str | None, to: str) -> ElicitResult:
     """Hand a request to the approver `to`, on the inbox page of another approver."""
-    voting = voting_of(errand.asked)
-    assert voting is not None
+    voting = errand.voting
     people = [by] if by else [one for one in _approvers(errand, voting) if one != to][:1]
     for person in people:
         async with errand.app.browser() as browser:
@@ -320,8 +325,7 @@ async def _request_of(
     subject: str | None, browser: httpx.AsyncClient, errand: Errand
 ) -> tuple[str, Page]:
     """Return the page of a request in the inbox of this person, and its address."""
-    app, voting = errand.app, voting_of(errand.asked)
-    assert voting is not None
+    app, voting = errand.app, errand.voting
     if subject is not None:
         tables = app.settings.identity.approvers
         is_listed = any(subject in one.subjects for one in tables)

@@ -18,7 +18,7 @@ from warnings import warn
 import httpx
 import mcp_types as types
 import msgspec
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.traits import traits_of
@@ -31,7 +31,7 @@ from webapp.importing import raised_at
 from webapp.kinds.page_kind import arguments_in
 from webapp.logs.events import TOOL_LOGGERS, root_cause
 from webapp.mcp.leg import wire_form
-from webapp.mcp.tools import middleware_of
+from webapp.mcp.tools import Context, middleware_of
 
 # The call to suggest, by the page of the question.
 _HINTS: Mapping[str, str] = {
@@ -269,9 +269,7 @@ class LastCall(logging.Filter):
             record.exc_info = (type(cause), cause, None)
         return True
 
-    async def _called(
-        self, context: ServerRequestContext[Any, Any], call_next: CallNext
-    ) -> HandlerResult:
+    async def _called(self, context: Context, call_next: CallNext) -> HandlerResult:
         if context.method != "tools/call":
             return await call_next(context)
         self._raised = None

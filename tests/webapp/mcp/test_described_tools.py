@@ -100,7 +100,7 @@ async def test_http_api_names_the_tool_and_the_server_by_title(server, revision)
     async with caller_of(server, revision, declares=URL) as (env, caller):
         caller.begin("ask")
         await caller.link()
-        state = await to_question_state(env.service, Requester(), await _asked(env))
+        state = await to_question_state(Requester(service=env.service), await _asked(env))
         assert (state.asked_by, state.tool_title, state.server_title) == (
             "ask",
             "Ask a question",
