@@ -27,6 +27,7 @@ from tests.deployment.files import (
 from tests.deployment.tools import DEPLOY, run_packaged
 from tests.support.cli import PROJECT
 from webapp.cli.main import parser_for
+from webapp.identity.accepting import LINGER_SECONDS
 from webapp.limits import CallLimits
 from webapp.routes.links import PING_EVERY
 from webapp.serving.http_server import GRACE_SECONDS
@@ -35,7 +36,7 @@ from webapp.settings.settings import DEFAULT_PORT, TABLE, read_settings
 
 PORT = str(DEFAULT_PORT)
 # The longest time from the stop signal until the process has ended.
-ENDING = PolicySettings().grace + timedelta(seconds=GRACE_SECONDS)
+ENDING = PolicySettings().grace + timedelta(seconds=LINGER_SECONDS + GRACE_SECONDS)
 SPARE = timedelta(seconds=5)
 CHOSEN_HERE = {"ELICIT_STORE": "memory:", "ELICIT_SECRET": "a" * 32}
 

@@ -14,9 +14,9 @@ import shlex
 import signal
 import socket
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, cast
 
@@ -35,7 +35,7 @@ from webapp.command import (
 from webapp.connecting import utc_now
 from webapp.http.exchange import ASGIApp, ClientConnections
 from webapp.http.port import PortUnusable, bind, listen
-from webapp.identity.accepting import Accepted
+from webapp.identity.accepting import LINGER_SECONDS, Accepted
 from webapp.limits import Arrivals
 from webapp.mcp.before import GateWithoutTool
 from webapp.printing import printed
@@ -145,7 +145,9 @@ async def serve_http(
         gc.freeze()
         ready()
         async with asyncio.TaskGroup() as group:
-            ending = group.create_task(drained(service, stopping, settings=settings, end=end))
+            ending = group.create_task(
+                drained(service, stopping, settings=settings, end=end, pages=running.values())
+            )
             async with asyncio.TaskGroup() as serving:
                 for its_listener, pages in running.items():
                     serving.create_task(pages.serve(sockets=[its_listener]))
@@ -214,11 +216,29 @@ def loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
 
 
 async def drained(
-    service: Service, stopping: asyncio.Event, *, settings: Settings, end: Callable[[], None]
+    service: Service,
+    stopping: asyncio.Event,
+    *,
+    settings: Settings,
+    end: Callable[[], None],
+    pages: "Collection[Pages]" = (),
 ) -> None:
-    """Wait for the stop signal, answer held calls, let running calls finish, then call `end`."""
+    """Wait for the stop signal, answer held calls, let running calls finish, then call `end`.
+
+    If one of `pages` has open requests at the signal, `end` is called LINGER_SECONDS after the
+    last answer, because a client may open a new connection for its next request. For example, the
+    client of the MCP SDK lists the tools after the first result of a tool. If it cannot connect,
+    it raises an error, and the result is lost.
+    """
     await stopping.wait()
-    await service.drain(within=settings.policies.grace)
+    has_requests = any(each.server_state.tasks for each in pages)
+    loop, grace = asyncio.get_running_loop(), settings.policies.grace
+    ends_at = loop.time() + grace.total_seconds()
+    await service.drain(within=grace)
+    if has_requests:
+        await asyncio.sleep(LINGER_SECONDS)
+        # calls that arrived in the meantime
+        await service.drain(within=timedelta(seconds=max(0, ends_at - loop.time())))
     end()
 
 

@@ -6,13 +6,21 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.support.cli import PROJECT
+from tests.support.clock import Clock
+from tests.support.hand_loop import HandLoop
 from tests.support.processes import ended, start
+from webapp.identity.accepting import LINGER_SECONDS
+from webapp.limits import Arrivals
+from webapp.serving.http_server import Pages, drained
 from webapp.serving.supervising import Workers
 
 # A worker that prints when it serves, and ends on SIGTERM or when its parent is gone.
@@ -91,6 +99,46 @@ async def test_every_termination_signal_allows_graceful_exit(number):
     process.send_signal(number)
     end = await ended(process)
     assert (end.status, end.out) == (0, "told\n")
+
+
+@pytest.mark.parametrize("has_requests", [True, False])
+def test_server_with_open_requests_listens_after_last_answer(has_requests):
+    clock = Clock()
+    loop = HandLoop(clock)
+    settings = SimpleNamespace(policies=SimpleNamespace(grace=timedelta(seconds=10)))
+    drains, ends = list[tuple[float, float]](), list[float]()
+
+    async def drain(*, within: timedelta) -> None:
+        drains.append((loop.time(), within.total_seconds()))
+        if len(drains) == 1:  # the calls that are open at the signal end after 4 seconds
+            pages.server_state.tasks.clear()
+            await asyncio.sleep(4)
+
+    async def stop() -> None:
+        stopping = asyncio.Event()
+        stopping.set()
+        await drained(
+            cast("Any", SimpleNamespace(drain=drain)),
+            stopping,
+            settings=cast("Any", settings),
+            end=lambda: ends.append(loop.time()),
+            pages=[pages],
+        )
+
+    pages = Pages(cast("Any", None), arrivals=Arrivals())
+    if has_requests:
+        pages.server_state.tasks.add(cast("Any", object()))
+    try:
+        loop.run_until_complete(stop())
+    finally:
+        loop.close()
+    if has_requests:
+        later = pytest.approx(4 + LINGER_SECONDS, abs=0.01)
+        assert ends == [later]
+        assert drains == [(0, 10), (later, pytest.approx(6 - LINGER_SECONDS, abs=0.01))]
+    else:
+        assert ends == [pytest.approx(4, abs=0.01)]
+        assert drains == [(0, 10)]
 
 
 async def test_server_stopped_while_first_worker_starts_exits(program):
