@@ -273,11 +273,18 @@ def repaid_manually(payment: Payment, now: datetime) -> Payment:
     )
 
 
-def failed_since(payment: Payment, at: datetime | None) -> int:
-    """Return the sum of the refunds that failed at or after `at`, in minor units."""
-    if at is None:
-        return 0
-    return sum(one.amount for one in payment.failed_refunds.values() if one.at >= at)
+def with_total(payment: Payment, total: int, *, at: datetime | None, now: datetime) -> Payment:
+    """Apply the refunded total that the provider stated at `at`, or None if the time is unknown.
+
+    Subtract the refunds that failed at or after `at`. One of them may have been repeated before, so
+    check all refunds if the total is then lower.
+    """
+    failures = payment.failed_refunds.values() if at is not None else ()
+    failed = sum(one.amount for one in failures if at is not None and one.at >= at)
+    changed = receipts.partly_refunded(payment, now, amount=total - failed)
+    if failed and changed.refunded < total:
+        changed = check_soon(changed, now)
+    return restated(changed)
 
 
 def _with_failed(

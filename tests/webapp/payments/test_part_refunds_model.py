@@ -504,3 +504,21 @@ def test_part_refund_made_during_a_dashboard_refund_that_fails_is_recorded() -> 
     machine.refund_at_once(which=1, up_to=None)  # finds that everything is refunded
     machine.fail(which=0)
     machine.teardown()  # the refund of 600 is made
+
+
+def test_delayed_list_of_disputes_does_not_override_a_later_won_dispute() -> None:
+    machine = PartRefundsAgainstModel()
+    machine.open(is_spent=True)
+    machine.claim(amount=None)
+    machine.deliver(which=0, process=0, again=False)
+    machine.sweep(which=0)
+    machine.answer(which=0)  # the request for the question of the payment
+    machine.hold(which=0)  # the request for the list of disputes
+    machine.let_time_pass(amount={"minutes": 10})
+    machine.decide(which=0, status="won")
+    machine.deliver(which=0, process=1, again=False)
+    machine.till.is_open = True
+    machine.sweep(which=1)
+    machine.let_time_pass(amount={"seconds": 20})
+    machine.release(which=0)
+    machine.teardown()
