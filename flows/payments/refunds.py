@@ -133,9 +133,18 @@ def resume_part(payment: Payment, now: datetime) -> Payment:
     return replace(payment, part=replace(payment.part, asking_until=until, again_at=until))
 
 
-def part_done(payment: Payment, now: datetime, *, part: PartRefund) -> Payment:
-    """Record that the provider made this partial refund."""
-    payment = restated(receipts.partly_refunded(payment, now, amount=part.up_to, by=part.by))
+def part_done(payment: Payment, now: datetime, *, begun: Payment) -> Payment:
+    """Record that the provider made the partial refund that `begun` has reserved.
+
+    If a refund failed since then, the reply may be older than that: check all refunds.
+    """
+    part = begun.part
+    assert part is not None
+    if payment.failed_refunds == begun.failed_refunds:
+        payment = restated(receipts.partly_refunded(payment, now, amount=part.up_to, by=part.by))
+    else:
+        owed_up_to = max(payment.owed_up_to, part.up_to)
+        payment = check_soon(replace(payment, owed_up_to=owed_up_to), now)
     is_this = payment.part is not None and payment.part.up_to == part.up_to
     return replace(payment, part=None) if is_this else payment
 
