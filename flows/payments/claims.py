@@ -3,8 +3,9 @@
 Risks: a payment counts as lost although the bank took no money, so a person pays again. Another
 risk: a tool gets a receipt while the bank has the money. A claim can be lost, appealed and won. If
 the provider's events have a time, the latest stage counts, in whichever order the events arrive.
-The result of a poll counts as the latest stage. Without signed times, the stage that is later in
-`_RANKS` counts. An inquiry takes no money, and a claim on a part of the amount takes that part.
+The result of a poll counts as stated when the server asked, because its reply may be delayed.
+Without signed times, the stage that is later in `_RANKS` counts. An inquiry takes no money, and a
+claim on a part of the amount takes that part.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,11 +43,12 @@ class ProviderClaim:
     currency: str | None = None
 
 
-def claimed(payment: Payment, reported: Iterable[ProviderClaim], *, now: datetime) -> Payment:
-    """Apply the current stages of a payment's claims, as the provider reported them to a poll."""
+def claimed(payment: Payment, reported: Iterable[ProviderClaim], *, asked_at: datetime) -> Payment:
+    """Apply the stages of a payment's claims, as the provider reported them to a poll."""
+    at = asked_at.replace(microsecond=0)  # like the times of events, so that `_RANKS` can decide
     for one in reported:
         amount = one.amount if one.currency == payment.currency else None
-        payment = disputed(payment, one.id, one.stage, at=now, amount=amount)
+        payment = disputed(payment, one.id, one.stage, at=at, amount=amount)
     return payment
 
 
@@ -68,12 +70,16 @@ def disputed(
     at: datetime | None = None,
     amount: int | None = None,
     event: str = "",
+    received_at: datetime | None = None,
 ) -> Payment:
-    """Apply a stage of a bank's claim. `event` is the id of the event that reports it."""
+    """Apply a stage of a bank's claim, which the event with the id `event` reports.
+
+    `at` is the provider's time of the stage, and `received_at` the time when the event arrived.
+    """
     before = claims_of(payment).get(id)
     is_counted = event and stage in (Dispute.WON, Dispute.LOST_AGAIN)
     events = (_mark(stage, event),) if is_counted else ()
-    stated = BankClaim(stage=stage, at=at, amount=amount, heard=events)
+    stated = BankClaim(stage=stage, at=at or received_at, amount=amount, heard=events)
     if before is None:
         claim = stated
     elif at is not None:
@@ -84,30 +90,36 @@ def disputed(
 
 
 def charged_back(
-    payment: Payment, session: str, *, amount: int, now: datetime | None = None
+    payment: Payment, session: str, *, amount: int, at: datetime, is_answer: bool
 ) -> Payment:
     """Apply the amount that banks have taken, from a snapshot of the session.
 
-    With `now`, the snapshot is current. Without `now`, the snapshot may be old.
+    The snapshot is the answer to a question that was asked at `at`, or it is in a notice that
+    arrived then and may be older.
 
-    - An amount of 0 in a current snapshot ends the claims that earlier snapshots reported. It does
-      not change claims that events reported.
-    - If an event has reported a claim as won, an amount above 0 in a current snapshot counts as a
-      new claim. In a snapshot that may be old, the amount is stored but not counted.
+    - An amount of 0 in an answer ends the claims that earlier snapshots reported. It does not
+      change claims that events reported.
+    - If an event has reported a claim as won, an amount above 0 in an answer counts as a new claim.
+      In a snapshot that may be older than that event, the amount is stored but not counted.
+    - An answer changes no claim that was reported after the question was asked. It can only add to
+      the amount of such a claim.
     """
     names, claims = (session, ASKED + session), claims_of(payment)
+    is_latest = is_answer and not _later(claims, at)
     changed: dict[str, BankClaim] = {}
     if amount > 0:
         partial_amount = None if amount >= payment.amount else amount
-        for id in names if now is not None and _is_won(claims) else names[:1]:
+        for id in names if is_latest and _is_won(claims) else names[:1]:
             known = claims.get(id)
-            is_more = (
-                known is None or not known.stage.takes_money or _more(partial_amount, known.amount)
-            )
-            if now is not None or is_more:
-                changed[id] = BankClaim(stage=Dispute.LOST, amount=partial_amount)
-    elif now is not None:
-        changed = {id: BankClaim(stage=Dispute.WON) for id in names if id in claims}
+            has_ended = known is not None and not known.stage.takes_money
+            if is_answer and has_ended and id in _later(claims, at):
+                continue
+            is_more = known is None or has_ended or _more(partial_amount, known.amount)
+            if is_latest or is_more:
+                changed[id] = BankClaim(stage=Dispute.LOST, at=at, amount=partial_amount)
+    elif is_answer:
+        ended = [id for id in names if id in claims and id not in _later(claims, at)]
+        changed = {id: BankClaim(stage=Dispute.WON, at=at) for id in ended}
     return _with_claims(payment, changed)
 
 
@@ -205,7 +217,8 @@ def _untimed(before: BankClaim, stated: BankClaim) -> BankClaim:
     won = [one for one in events if one.startswith(_mark(Dispute.WON))]
     if again and stage is not Dispute.GONE:
         stage = Dispute.WON if len(won) > len(again) else Dispute.LOST_AGAIN
-    return BankClaim(stage=stage, amount=stated.amount, heard=events)
+    at = before.at if stage is before.stage else stated.at
+    return BankClaim(stage=stage, at=at, amount=stated.amount, heard=events)
 
 
 def _mark(stage: Dispute, event: str = "") -> str:
@@ -227,6 +240,11 @@ def _stated_last(claim: BankClaim) -> tuple[bool, float, int]:
 
 def _more(amount: int | None, than: int | None) -> bool:
     return than is not None and (amount is None or amount > than)
+
+
+def _later(claims: Mapping[str, BankClaim], at: datetime) -> frozenset[str]:
+    """Return the keys of the claims whose stage was reported after `at`."""
+    return frozenset(id for id, one in claims.items() if one.at is not None and one.at > at)
 
 
 def _is_won(claims: Mapping[str, BankClaim]) -> bool:

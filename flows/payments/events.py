@@ -13,7 +13,6 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation, Status
-from flows.payments import receipt as receipts
 from flows.payments.claims import disputed, restated
 from flows.payments.gateway import (
     MerchantAccount,
@@ -23,7 +22,7 @@ from flows.payments.gateway import (
     with_returns,
 )
 from flows.payments.receipt import Payment
-from flows.payments.refunds import check_soon, failed_since, refund_changed
+from flows.payments.refunds import refund_changed, with_total
 from flows.payments.session import is_paid_otherwise, sessions_of
 
 ON_ITS_WAY = "a payment is on its way: call again later, and nobody pays twice"
@@ -183,12 +182,9 @@ def changed_payment(payment: Payment, event: Notice, *, now: datetime) -> Paymen
     if change.dispute is not None:
         id = event.subject or event.id
         amount = change.claimed if change.claimed_currency == payment.currency else None
-        return disputed(payment, id, change.dispute, at=change.at, amount=amount, event=event.id)
-    failed = failed_since(payment, change.at)
-    changed = receipts.partly_refunded(payment, now, amount=change.returned - failed)
-    if failed and changed.refunded < change.returned:  # a failed refund was perhaps repeated: ask
-        changed = check_soon(changed, now)
-    return restated(changed)
+        about = {"at": change.at, "received_at": now}
+        return disputed(payment, id, change.dispute, amount=amount, event=event.id, **about)
+    return with_total(payment, change.returned, at=change.at, now=now)
 
 
 def contradiction(payment: Payment, event: Notice, *, seller: MerchantAccount) -> str | None:

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 from flows.elicitation.flow import Redirect, RedirectContext, SetupReport, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
-from flows.payments import receipt as receipts
-from flows.payments.claims import ProviderClaim, charged_back, claimed, restated
+from flows.payments.claims import ProviderClaim, charged_back, claimed
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, PaymentChange, Refund
+from flows.payments.refunds import with_total
 from flows.payments.session import (
     CheckoutTerms,
     Mismatch,
@@ -51,6 +51,7 @@ class ProviderSession:
     - `url`, `closes_at`: the payment page and its expiry, while the page can be paid.
     - `is_now`: False if the data comes from a notice. The data then describes the session at the
       time of the notice. Changes that it does not mention may have happened before or after.
+    - `asked_at`: when the server asked for the session, if the caller says so.
     - `is_made_by_us`: the session carries our reference where only a holder of our API key can
       write it.
     - `unknown_word`: a provider status that this version does not know.
@@ -70,8 +71,13 @@ class ProviderSession:
     url: str | None = field(default=None, repr=False)
     closes_at: datetime | None = None
     is_now: bool = True
+    asked_at: datetime | None = None
     is_made_by_us: bool = False
     unknown_word: str | None = None
+
+    def answered(self, asked_at: datetime) -> "ProviderSession":
+        """Return the session as the answer to a question that the server asked at `asked_at`."""
+        return with_other(self, asked_at=asked_at)
 
     @property
     def total_returned(self) -> int:
@@ -374,19 +380,21 @@ def with_returns(payment: Payment, session: ProviderSession, *, now: datetime) -
     """Update the ledger row with refunds and disputes that the provider reports.
 
     A session that the provider no longer knows (CLOSED) changes nothing. A notice may be
-    outdated, so it can only add charge-backs: only a fetched session can end a charge-back.
+    outdated, so it can only add charge-backs: only a fetched session can end a charge-back. The
+    reply of a fetched session may be delayed, so it changes nothing that was reported after the
+    server had asked.
     """
     if session.state is SessionStatus.CLOSED:
         return payment
-    asked_at = now if session.is_now else None
+    at = session.asked_at or now
     if session.claims:
-        payment = claimed(payment, session.claims, now=now)
+        payment = claimed(payment, session.claims, asked_at=at)
     if session.charged_back is not None:
-        amount = session.charged_back
-        payment = charged_back(payment, session.id, amount=amount, now=asked_at)
+        amount, is_answer = session.charged_back, session.is_now
+        payment = charged_back(payment, session.id, amount=amount, at=at, is_answer=is_answer)
     if not session.refunded:
         return payment
-    return restated(receipts.partly_refunded(payment, now, amount=session.refunded))
+    return with_total(payment, session.refunded, at=at if session.is_now else None, now=now)
 
 
 def terms_for(elicitation: Elicitation, seller: MerchantAccount) -> CheckoutTerms:

@@ -4,7 +4,7 @@ Risks: one payment is used twice, or used and refunded. This server's own change
 below, and other changes are refused; the store's compare-and-set decides between two racing
 changes. Changes at the provider, a refund or a chargeback, are always recorded. They are merged so
 that they may arrive in any order. A claim that a poll reported ends when a later
-poll reports no claim.
+poll reports no claim. A poll is as old as its question, because its reply may be delayed.
 """
 
 from collections.abc import Mapping
@@ -67,8 +67,10 @@ class Dispute(StrEnum):
 class BankClaim(Struct, frozen=True, kw_only=True):
     """A bank's claim; `amount` in minor units of the payment's currency; None: the full amount.
 
-    `at` is the provider's time of this stage, or None for a provider that signs no time. Without
-    `at`, `heard` has the ids of the events that reported the claim as won or as lost again.
+    `at` is the provider's time of this stage. For the result of a poll it is the time when the
+    server asked. For a provider that signs no time, it is the time when the event arrived, and
+    `heard` has the ids of the events that reported the claim as won or as lost again. It is None in
+    rows of older versions.
     """
 
     stage: Dispute

@@ -133,9 +133,18 @@ def resume_part(payment: Payment, now: datetime) -> Payment:
     return replace(payment, part=replace(payment.part, asking_until=until, again_at=until))
 
 
-def part_done(payment: Payment, now: datetime, *, part: PartRefund) -> Payment:
-    """Record that the provider made this partial refund."""
-    payment = restated(receipts.partly_refunded(payment, now, amount=part.up_to, by=part.by))
+def part_done(payment: Payment, now: datetime, *, begun: Payment) -> Payment:
+    """Record that the provider made the partial refund that `begun` has reserved.
+
+    If a refund failed since then, the reply may be older than that: check all refunds.
+    """
+    part = begun.part
+    assert part is not None
+    if payment.failed_refunds == begun.failed_refunds:
+        payment = restated(receipts.partly_refunded(payment, now, amount=part.up_to, by=part.by))
+    else:
+        owed_up_to = max(payment.owed_up_to, part.up_to)
+        payment = check_soon(replace(payment, owed_up_to=owed_up_to), now)
     is_this = payment.part is not None and payment.part.up_to == part.up_to
     return replace(payment, part=None) if is_this else payment
 
@@ -273,11 +282,18 @@ def repaid_manually(payment: Payment, now: datetime) -> Payment:
     )
 
 
-def failed_since(payment: Payment, at: datetime | None) -> int:
-    """Return the sum of the refunds that failed at or after `at`, in minor units."""
-    if at is None:
-        return 0
-    return sum(one.amount for one in payment.failed_refunds.values() if one.at >= at)
+def with_total(payment: Payment, total: int, *, at: datetime | None, now: datetime) -> Payment:
+    """Apply the refunded total that the provider stated at `at`, or None if the time is unknown.
+
+    Subtract the refunds that failed at or after `at`. One of them may have been repeated before, so
+    check all refunds if the total is then lower.
+    """
+    failures = payment.failed_refunds.values() if at is not None else ()
+    failed = sum(one.amount for one in failures if at is not None and one.at >= at)
+    changed = receipts.partly_refunded(payment, now, amount=total - failed)
+    if failed and changed.refunded < total:
+        changed = check_soon(changed, now)
+    return restated(changed)
 
 
 def _with_failed(

@@ -488,7 +488,9 @@ class Checkouts:
         ask = gateway.collect if collects else gateway.fetch
         # Two requests at once would both find the payment approved and capture it.
         async with self._asking.setdefault(session, asyncio.Lock()):
-            return await self._outbound.run(ask(elicitation, session))
+            asked_at = self._elicitations.clock()
+            found = await self._outbound.run(ask(elicitation, session))
+            return found.answered(asked_at)
 
 
 def _refused(elicitation: Elicitation) -> Elicitation:

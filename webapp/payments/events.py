@@ -363,7 +363,8 @@ class Webhooks:
         gateway = self._payments.flow.named(provider)
         if payment is None or not isinstance(gateway, Traces):
             return "unknown"
-        found = await self._outbound.run(gateway.revisit(payment))
+        asked_at = self._elicitations.clock()
+        found = (await self._outbound.run(gateway.revisit(payment))).answered(asked_at)
         if found.payment != payment.payment_intent:
             raise Mismatch("payment", session=found.id)
         if (found.currency, found.amount) != (payment.currency, payment.amount):

@@ -347,16 +347,12 @@ class Ledger:
         return asked if is_led else None
 
     async def note_refund(
-        self,
-        owner: str,
-        id: str,
-        refund: Refund,
-        *,
-        up_to: int | None = None,
-        is_pending: bool = False,
+        self, begun: Payment, refund: Refund, *, up_to: int | None = None, is_pending: bool = False
     ) -> None:
         """Record that the provider has refunded the payment, whatever happened in the meantime.
 
+        `begun` is the payment when the provider was asked. If a refund failed since then, the reply
+        may be older than that, so all refunds are checked.
         `up_to` is the total refunded if a bank claims the rest of the payment.
         If the refund `is_pending`, the provider is polled for its final status.
         """
@@ -365,15 +361,15 @@ class Ledger:
         def refunded(payment: Payment) -> Payment:
             if payment.status is ReceiptStatus.REFUNDED and payment.refund_id is not None:
                 return payment
-            if refund.id in payment.failed_refunds:  # the refund failed before the reply arrived
-                return payment
+            if payment.failed_refunds != begun.failed_refunds:
+                return refunds.check_soon(payment, now)
             if up_to is None:
                 payment = receipts.refunded(payment, now, refund_id=refund.id)
             else:
                 payment = restated(receipts.partly_refunded(payment, now, amount=up_to))
             return refunds.pending(payment, now) if is_pending else payment
 
-        await self.change(owner, id, refunded)
+        await self.change(begun.owner, begun.id, refunded)
 
     async def of_intent(self, owner: str, payment_intent: str, *, provider: str) -> Payment | None:
         """Return the owner's payment with this id at the provider, or None."""

@@ -194,14 +194,14 @@ class Reconciling:
         gateway = self._flow.dispute_reporters.get(payment.seller)
         if gateway is None or event.news is None or event.news.dispute is None:
             return False
+        asked_at, owner = self._elicitations.clock(), payment.owner
         try:
             reported = await self._outbound.run(gateway.claims(payment))
         except Failed as error:
             _log.warning("provider.failed", extra={"id": payment.id, "why": str(error)})
             return False
-        now, owner = self._elicitations.clock(), payment.owner
         await self._ledger.change(
-            owner, payment.id, lambda current: claimed(current, reported, now=now)
+            owner, payment.id, lambda current: claimed(current, reported, asked_at=asked_at)
         )
         return any(one.id == event.subject for one in reported)
 

@@ -241,7 +241,7 @@ class Refunds:
         is_pending = self._is_pending(begun, refund)
 
         def done(current: Payment) -> Payment:
-            current = refunds.part_done(current, clock(), part=part)
+            current = refunds.part_done(current, clock(), begun=begun)
             return refunds.pending(current, clock()) if is_pending else current
 
         await self._ledger.change(begun.owner, begun.id, done)
@@ -312,9 +312,7 @@ class Refunds:
             raise NoRefunds(why_not)
         refund = await self._ask_provider(payment, reason=payment.reason, up_to=up_to)
         is_pending = self._is_pending(payment, refund)
-        await self._ledger.note_refund(
-            payment.owner, payment.id, refund, up_to=up_to, is_pending=is_pending
-        )
+        await self._ledger.note_refund(payment, refund, up_to=up_to, is_pending=is_pending)
         return refund
 
     async def _ask_provider(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 import httpx
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -504,3 +505,65 @@ def test_part_refund_made_during_a_dashboard_refund_that_fails_is_recorded() -> 
     machine.refund_at_once(which=1, up_to=None)  # finds that everything is refunded
     machine.fail(which=0)
     machine.teardown()  # the refund of 600 is made
+
+
+def test_delayed_list_of_disputes_does_not_override_a_later_won_dispute() -> None:
+    machine = PartRefundsAgainstModel()
+    machine.open(is_spent=True)
+    machine.claim(amount=None)
+    machine.deliver(which=0, process=0, again=False)
+    machine.sweep(which=0)
+    machine.answer(which=0)  # the request for the question of the payment
+    machine.hold(which=0)  # the request for the list of disputes
+    machine.let_time_pass(amount={"minutes": 10})
+    machine.decide(which=0, status="won")
+    machine.deliver(which=0, process=1, again=False)
+    machine.till.is_open = True
+    machine.sweep(which=1)
+    machine.let_time_pass(amount={"seconds": 20})
+    machine.release(which=0)
+    machine.teardown()
+
+
+@pytest.mark.parametrize("up_to", [300, None])
+def test_delayed_reply_to_a_refund_that_has_failed_by_then_records_no_refund(
+    up_to: int | None,
+) -> None:
+    machine = PartRefundsAgainstModel()
+    machine.open(is_spent=True)
+    machine.refund(which=0, up_to=up_to)
+    if up_to is not None:
+        machine.answer(which=0)  # the request for the list of refunds
+    machine.hold(which=0)  # the request for the refund
+    machine.fail(which=0)
+    failed_at_the_provider(machine)
+    machine.release(which=0)
+    machine.teardown()
+
+
+@pytest.mark.parametrize("up_to", [600, None])
+def test_delayed_reply_to_a_refund_does_not_count_an_earlier_refund_that_failed(
+    up_to: int | None,
+) -> None:
+    machine = PartRefundsAgainstModel()
+    machine.open(is_spent=True)
+    machine.refund_at_dashboard(amount=300)
+    machine.deliver(which=0, process=1, again=False)
+    machine.refund(which=0, up_to=up_to)
+    if up_to is not None:
+        machine.answer(which=0)  # the request for the list of refunds
+    machine.hold(which=0)  # the request for the refund
+    machine.fail(which=0)
+    failed_at_the_provider(machine)
+    machine.release(which=0)
+    machine.teardown()
+
+
+def failed_at_the_provider(machine: PartRefundsAgainstModel) -> None:
+    """Deliver all events to the second process, which then checks all refunds."""
+    machine.till.is_open = True
+    while machine.till.post:
+        machine.deliver(which=0, process=1, again=False)
+    for _ in range(2):
+        machine.sweep(which=1)
+    machine.till.is_open = False

@@ -34,7 +34,8 @@ def part(up_to: int = 300, by: str | None = KEY) -> tuple[Change, Change]:
 
     def end(payment: Payment) -> Payment:
         reserved = PartRefund(up_to=up_to, asking_until=NOON, again_at=NOON, by=by)
-        return refunds.part_done(payment, NOON, part=payment.part or reserved)
+        begun = replace(payment, part=payment.part or reserved)
+        return refunds.part_done(payment, NOON, begun=begun)
 
     begin = partial(refunds.begin_part, now=NOON, request=RefundRequest(by=by), up_to=up_to)
     return begin, end
