@@ -6,6 +6,7 @@ between ends at once, so that the process that gave the order adopts the child
 (PR_SET_CHILD_SUBREAPER).
 """
 
+import gc
 import json
 import os
 import runpy
@@ -15,14 +16,17 @@ import threading
 from importlib import import_module
 from typing import Any
 
+from webapp import connecting
 from webapp.cli.main import COMMANDS, module_of
 
 ORDER_BYTES_AT_MOST = 1 << 17
 # Modules that `elicit serve` imports when it starts.
 MODULES = (
     *dict.fromkeys(map(module_of, COMMANDS)),
-    *("anyio._backends._asyncio", "encodings.idna", "httpcore", "mcp.server.mcpserver"),
-    "webapp.sandbox.app",
+    *("anyio._backends._asyncio", "encodings.idna", "httpcore", "jinja2.ext", "rich.logging"),
+    *("litestar.middleware.csrf", "litestar.plugins.attrs", "litestar.plugins.pydantic"),
+    *("mcp.server.mcpserver", "uvicorn.lifespan.off", "uvicorn.protocols.websockets.auto"),
+    *("uvloop", "webapp.sandbox.app"),
 )
 
 
@@ -66,6 +70,10 @@ def main() -> None:
     with socket.socket(fileno=os.dup(0)) as control:
         for name in MODULES:
             import_module(name)
+        connecting._trust()
+        # Children collect only their own garbage, and do not copy this process's pages for it.
+        gc.collect()
+        gc.freeze()
         assert threading.active_count() == 1, "only a process with one thread can fork safely"
         control.send(b"ready")
         module = take_orders(control)
