@@ -133,17 +133,20 @@ def resume_part(payment: Payment, now: datetime) -> Payment:
     return replace(payment, part=replace(payment.part, asking_until=until, again_at=until))
 
 
-def part_done(payment: Payment, now: datetime, *, begun: Payment) -> Payment:
+def part_done(payment: Payment, now: datetime, *, begun: Payment, total: int = 0) -> Payment:
     """Record that the provider made the partial refund that `begun` has reserved.
 
-    If a refund failed since then, the reply may be older than that: check all refunds.
+    `total` is what the provider has refunded. It may be more than was requested, if the store has
+    lost an earlier refund. If a refund failed since then, the reply may be older than that, so all
+    refunds are checked.
     """
     part = begun.part
     assert part is not None
+    total = max(total, part.up_to)
     if payment.failed_refunds == begun.failed_refunds:
-        payment = restated(receipts.partly_refunded(payment, now, amount=part.up_to, by=part.by))
+        payment = restated(receipts.partly_refunded(payment, now, amount=total, by=part.by))
     else:
-        owed_up_to = max(payment.owed_up_to, part.up_to)
+        owed_up_to = max(payment.owed_up_to, total)
         payment = check_soon(replace(payment, owed_up_to=owed_up_to), now)
     is_this = payment.part is not None and payment.part.up_to == part.up_to
     return replace(payment, part=None) if is_this else payment

@@ -215,6 +215,19 @@ def standing_refunds(
     return [one for one, _ in priced], sum(price.minor_units for _, price in priced)
 
 
+def existing_or_rest(
+    refunds: Iterable[ProviderRefund], payment: Payment, seller: MerchantAccount, *, price: Money
+) -> Refund | Money:
+    """Return the existing refunds as one if they make up `price`, and otherwise the rest.
+
+    The existing refunds may be more than `price`. Raises Failed.
+    """
+    standing, given = standing_refunds(refunds, payment, seller)
+    if given < price.minor_units:
+        return Money.from_minor_units(price.minor_units - given, payment.currency)
+    return as_one(standing, Money.from_minor_units(min(given, payment.amount), payment.currency))
+
+
 def existing_refunds(listing: Talk[Sequence[RefundT]]) -> Talk[Sequence[RefundT]]:
     """List the refunds of a payment. Raises Failed.
 

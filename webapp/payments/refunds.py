@@ -241,7 +241,8 @@ class Refunds:
         is_pending = self._is_pending(begun, refund)
 
         def done(current: Payment) -> Payment:
-            current = refunds.part_done(current, clock(), begun=begun)
+            total = refund.price.minor_units
+            current = refunds.part_done(current, clock(), begun=begun, total=total)
             return refunds.pending(current, clock()) if is_pending else current
 
         await self._ledger.change(begun.owner, begun.id, done)

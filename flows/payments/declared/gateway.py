@@ -123,7 +123,7 @@ class DeclaredGateway(HostedCheckout[DeclaredAccount]):
         given, remaining = yield from self._refunded_so_far(payment, payment_id)
         total = payment.amount if up_to is None else up_to
         if given >= total:
-            price = Money.from_minor_units(total, payment.currency)
+            price = Money.from_minor_units(min(given, payment.amount), payment.currency)
             return Refund(id=payment_id, price=price, status=RefundStatus.SUCCEEDED)
         rest = Money.from_minor_units(total - given, payment.currency)
         key = f"{refund_key(payment)}:{rest.minor_units}"

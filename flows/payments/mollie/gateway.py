@@ -56,12 +56,11 @@ from flows.payments.receipt import Payment, Refund, RefundChange
 from flows.payments.responses import (
     ProviderRefund,
     already_refunded,
-    as_one,
+    existing_or_rest,
     existing_refunds,
     json_request,
     refund_key,
     reported_changes,
-    standing_refunds,
     with_session,
     written,
 )
@@ -193,10 +192,9 @@ class MollieGateway(HostedCheckout[MollieAccount]):
         path = f"{_path(payment_of(payment, self.seller))}/refunds"
         price = payment.price if up_to is None else Money.from_minor_units(up_to, payment.currency)
         listed = yield from self._refunds(payment, path)
-        standing, given = standing_refunds(listed, payment, self.seller)
-        if given >= price.minor_units:
-            return as_one(standing, price)
-        rest = Money.from_minor_units(price.minor_units - given, payment.currency)
+        rest = existing_or_rest(listed, payment, self.seller, price=price)
+        if isinstance(rest, Refund):
+            return rest
         wish = {
             "amount": _amount(rest),
             "metadata": {"receipt": payment.id, REFERENCE_KEY: payment.elicitation_id},

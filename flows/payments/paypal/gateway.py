@@ -67,13 +67,12 @@ from flows.payments.responses import (
     KeyUsed,
     ProviderRefund,
     already_refunded,
-    as_one,
+    existing_or_rest,
     existing_refunds,
     json_request,
     problem,
     refund_key,
     reported_changes,
-    standing_refunds,
     with_session,
     written,
 )
@@ -284,10 +283,10 @@ class PayPalGateway(HostedCheckout[PayPalAccount]):
         if up_to is not None:
             price = Money.from_minor_units(up_to, payment.currency)
             listed = yield from self._refunds(payment)
-            standing, given = standing_refunds(listed, payment, self.seller)
-            if given >= up_to:
-                return as_one(standing, price)
-            wish["amount"] = _amount(Money.from_minor_units(up_to - given, payment.currency))
+            found = existing_or_rest(listed, payment, self.seller, price=price)
+            if isinstance(found, Refund):
+                return found
+            wish["amount"] = _amount(found)
             key = f"{key}:{up_to}:{len(listed)}"
         body = msgspec.json.encode(wish).decode()
         reply = yield from self._send("POST", path, body=body, key=key)

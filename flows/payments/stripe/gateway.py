@@ -44,12 +44,11 @@ from flows.payments.responses import (
     KeyUsed,
     ProviderRefund,
     already_refunded,
-    as_one,
+    existing_or_rest,
     existing_refunds,
     problem,
     refund_key,
     reported_changes,
-    standing_refunds,
     with_session,
 )
 from flows.payments.session import REFERENCE_KEY, StoredCheckout, terms_of
@@ -280,11 +279,10 @@ class StripeGateway(HostedCheckout[StripeAccount]):
         if up_to is not None:
             price = Money.from_minor_units(up_to, payment.currency)
             listed = yield from self._refunds(intent)
-            standing, given = standing_refunds(listed, payment, self.seller)
-            if given >= up_to:
-                return as_one(standing, price)
-            remaining = Money.from_minor_units(up_to - given, payment.currency)
-            form["amount"] = str(charge_amount(remaining))
+            found = existing_or_rest(listed, payment, self.seller, price=price)
+            if isinstance(found, Refund):
+                return found
+            form["amount"] = str(charge_amount(found))
             key = f"{key}:{up_to}:{len(listed)}"
         reply = yield self._post(_REFUNDS, urlencode(form), key=key)
         if reply.status_code == 200:

@@ -339,8 +339,9 @@ def test_two_partial_refunds_of_same_size_are_each_made_once() -> None:
     assert msgspec.json.decode(request.content)["amount"] == eur("3.00")
     assert msgspec.json.decode(other.content)["amount"] == eur("3.00")
     assert request.headers["Idempotency-Key"] != other.headers["Idempotency-Key"]
-    there, [_] = refunded(refunds(first, second), up_to=600)
-    assert there.price == Money("6.00", "EUR")
+    for up_to in (300, 600):  # 300 is requested again by a store that has lost both
+        there, [_] = refunded(refunds(first, second), up_to=up_to)
+        assert there.price == Money("6.00", "EUR")
 
 
 def test_excess_manual_refund_counts_as_full_refund() -> None:

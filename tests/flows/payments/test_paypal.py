@@ -540,8 +540,9 @@ def test_two_partial_refunds_of_same_size_are_each_made_once() -> None:
     assert msgspec.json.decode(request.content) == {"custom_id": ID, "amount": eur("3.00")}
     assert msgspec.json.decode(other.content) == msgspec.json.decode(request.content)
     assert request.headers["PayPal-Request-Id"] != other.headers["PayPal-Request-Id"]
-    there, [_] = refunded(after, up_to=600)
-    assert there.price == Money("6.00", "EUR")
+    for up_to in (300, 600):  # 300 is requested again by a store that has lost both
+        there, [_] = refunded(after, up_to=up_to)
+        assert there.price == Money("6.00", "EUR")
 
 
 def test_pending_refund_reports_remaining_amount() -> None:

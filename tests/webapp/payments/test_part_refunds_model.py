@@ -116,7 +116,7 @@ class Till:
         refund = {**same, "id": f"re_{len(self.refunds)}", "amount": amount, "status": "succeeded"}
         self.refunds.append(refund | about | {"has_pended": about.get("status") == "pending"})
         charge = {"object": "charge", "id": "ch_1", "amount_refunded": self.given}
-        self._send("charge.refunded", {**same, **charge, "metadata": self._metadata})
+        self._send("charge.refunded", {**same, **charge, "metadata": self.metadata})
         return self.refunds[-1]
 
     def fail(self, refund: Body) -> None:
@@ -138,7 +138,7 @@ class Till:
         self._send("charge.dispute.closed", dispute)
 
     @property
-    def _metadata(self) -> Body:
+    def metadata(self) -> Body:
         return {REFERENCE_KEY: self.reference}
 
     def _send(self, kind: str, about: Body) -> None:
@@ -154,13 +154,13 @@ class Till:
             case "GET", "/v1/disputes":
                 return httpx.Response(200, json={"data": [*self.disputes][::-1]})
             case "GET", _:
-                return httpx.Response(200, json={"id": "pi_1", "metadata": self._metadata})
+                return httpx.Response(200, json={"id": "pi_1", "metadata": self.metadata})
         key, form = request.headers["idempotency-key"], dict(parse_qsl(request.content.decode()))
         if key not in self._by_key:
             amount = int(form.get("amount", PAID - self.given))
             if not 0 < amount <= self.remaining:
                 return httpx.Response(400, json={"error": {"code": "amount_too_large"}})
-            self._by_key[key] = self.refund(amount, metadata=self._metadata, status=self.status)
+            self._by_key[key] = self.refund(amount, metadata=self.metadata, status=self.status)
         return httpx.Response(200, json=self._by_key[key])
 
 
@@ -567,3 +567,14 @@ def failed_at_the_provider(machine: PartRefundsAgainstModel) -> None:
     for _ in range(2):
         machine.sweep(which=1)
     machine.till.is_open = False
+
+
+def test_repeated_part_refund_after_a_restored_backup_records_the_providers_total() -> None:
+    machine = PartRefundsAgainstModel()
+    machine.open(is_spent=True)
+    for amount in (300, 300):  # the backup that was restored lacks both
+        machine.till.refund(amount, metadata=machine.till.metadata)
+    machine.till.post.clear()
+    machine.refund_at_once(which=0, up_to=300)
+    machine.asked.append(600)
+    machine.teardown()
