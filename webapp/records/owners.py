@@ -158,7 +158,7 @@ def unwrapped(ring: Ring, record: Record) -> DataKeys:
 
 
 def wrapped(ring: Ring, record: Record, data_keys: DataKeys) -> Record:
-    return replace(record, sealed=ring.wrap(_name(record), _encode(data_keys)))
+    return replace(record, sealed=ring.wrap(_name(record), msgspec.msgpack.encode(data_keys)))
 
 
 class Owners:
@@ -200,7 +200,7 @@ class Owners:
                 self.ring,
                 owner=owner,
                 kind=DATA_KEY,
-                fresh=lambda: _encode(fresh_data_keys(self.ring)),
+                fresh=lambda: msgspec.msgpack.encode(fresh_data_keys(self.ring)),
             )
             if forgotten != self._forgotten:
                 continue
@@ -422,10 +422,6 @@ def _record(owner: str, kind: str, id: str, *, sealed: bytes) -> Record:
 
 def _name(record: Record) -> str:
     return f"{record.owner} {record.kind}"
-
-
-def _encode(data_keys: DataKeys) -> bytes:
-    return msgspec.msgpack.encode(data_keys)
 
 
 def _decoded(plain: bytes) -> DataKeys:

@@ -504,7 +504,10 @@ async def test_custom_id_in_format_of_generated_ids_is_refused(
     ):
         await elicit.url("Please go there.", "https://example.com/", elicitation_id=victim.id)
     assert presenter.holds is None
-    assert [one.id for one in await here.elicitations.open_of(victim.owner)] == [victim.id]
+    assert [
+        one.id
+        for one in await here.elicitations.rows.open_of(victim.owner, now=here.elicitations.clock())
+    ] == [victim.id]
 
 
 async def test_question_id_is_found_only_for_party_which_asked(here: Service) -> None:
