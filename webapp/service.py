@@ -61,7 +61,7 @@ BETWEEN_PRESSES = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """What a service needs in addition to the settings and the store.
+    """The parts of a service that the settings do not describe.
 
     Plugins of the settings come before `plugins`. `kinds` are additional question kinds, and
     `issuers` are the issuers of the settings.
