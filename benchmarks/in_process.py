@@ -14,7 +14,7 @@ from flows.payments.stripe.gateway import StripeAccount
 from webapp.deadline import Clock
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.watcher import listen
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
 from webapp.stores import open_store
@@ -53,9 +53,8 @@ async def open_service_here(
                 asks=False,
                 policies=PolicySettings(audit=is_audited),
             ),
+            ServiceOptions(clock=clock or utc_now, telemetry=telemetry),
             store=store,
-            clock=clock or utc_now,
-            telemetry=telemetry,
         ) as service:
             owner = service.identity.local_owner
             await service.elicitations.owners.locker(owner)

@@ -114,7 +114,7 @@ class Filled(Observer):
             settled = asked
             while settled.take is None:
                 changes = await waiter.changes(until=now + timedelta(minutes=5), now=now)
-                settled = await elicitations.newest(settled, changes)
+                settled = await elicitations.rows.newest(settled, changes)
         return perf_counter() - start
 
     async def resumed_each(self, times: int) -> float:
@@ -125,7 +125,7 @@ class Filled(Observer):
         somebody = _owner(self.elicitations, 0)
         start = perf_counter()
         for _ in range(times):
-            assert len(await self.elicitations.open_of(somebody)) == EACH
+            assert len(await self.elicitations.rows.open_of(somebody, now=self.now())) == EACH
         return (perf_counter() - start) / times
 
 
@@ -207,7 +207,8 @@ async def expiry(filled: Filled, *, times: int) -> Expiry:
         asking.cancel()
         sweeping.cancel()
     found.longest_turn = longest[0]
-    assert not await filled.elicitations.open_of(_owner(filled.elicitations, 0))
+    somebody = _owner(filled.elicitations, 0)
+    assert not await filled.elicitations.rows.open_of(somebody, now=filled.now())
     return found
 
 

@@ -134,7 +134,7 @@ async def our_resumed(elicitations: Elicitations, owner: str) -> float:
             while settled.status is not Status.ACCEPTED:
                 now = utc_now()
                 changes = await waiter.changes(until=now + timedelta(minutes=5), now=now)
-                settled = await elicitations.newest(question, changes)
+                settled = await elicitations.rows.newest(question, changes)
             return perf_counter()
 
     async with asyncio.TaskGroup() as group:
@@ -181,7 +181,7 @@ async def our_lifecycles(elicitations: Elicitations, owner: str, times: int) -> 
             while settled.take is None:  # a wake is a hint to check again
                 now = utc_now()
                 changes = await waiter.changes(until=now + timedelta(minutes=5), now=now)
-                settled = await elicitations.newest(settled, changes)
+                settled = await elicitations.rows.newest(settled, changes)
             await elicitations.each(
                 [settled.id], lambda e: states.deliver(e, run="run", now=utc_now())
             )

@@ -55,7 +55,7 @@ from webapp.routes.page_request import credential_of
 from webapp.routes.router import own_routes
 from webapp.sandbox.settings import Sandbox
 from webapp.server import HostedApplication, HostedServer
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.sandboxed import with_sandbox
 from webapp.settings.settings import Settings
@@ -128,15 +128,17 @@ async def open_app(
         service = await stack.enter_async_context(
             open_service(
                 settings,
+                ServiceOptions(
+                    clock=clock,
+                    outbound=outbound,
+                    plugins=plugins,
+                    kinds=kinds,
+                    limits=limits or CallLimits(),
+                    issuers=issuers,
+                    users=users,
+                    telemetry=telemetry,
+                ),
                 store=store,
-                clock=clock,
-                outbound=outbound,
-                plugins=plugins,
-                kinds=kinds,
-                limits=limits,
-                issuers=issuers,
-                users=users,
-                telemetry=telemetry,
             )
         )
         if service.operators.is_on:

@@ -116,12 +116,17 @@ class Completing:
 
         With `program` or `tool`, only the elicitations of that program or tool of this server are
         found, even if `elicitation_id` is the elicitation's own id. `by` is the name in the audit.
+        If the calling task is cancelled, the completion still finishes.
 
         Raises:
             OwnerNeeded: Several people or tools have an elicitation with this id.
+            InvalidQuestion: The content is not JSON, or too large.
+            InvalidAnswer: The content does not match the question.
         """
+        checked = states.checked_content(content)
         asker = AskingParty(server=self._server, program=program, tool=tool)
-        return await self._complete(elicitation_id, content, owner=owner, asker=asker, by=by)
+        settled = self._settled(elicitation_id, checked, owner=owner, asker=asker, by=by)
+        return await self._elicitations.run_to_completion(settled)
 
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
         """Complete the elicitation that a returning browser names.
@@ -140,7 +145,7 @@ class Completing:
             raise NotAllowed(
                 "Only the person who opened the link can continue here, in the same browser."
             )
-        return await self._complete(elicitation.id, content)
+        return await self.complete_with(elicitation, content, TrustedCode())
 
     async def returned(self, token: str) -> Elicitation:
         """Return the elicitation of a return token. Raises InvalidToken."""
@@ -154,10 +159,10 @@ class Completing:
         elicitation = await self._named(token, Purpose.CALLBACK)
         if elicitation.attempt is None:
             return Completion.UNKNOWN
-        return await self._complete(elicitation.id, content)
+        return await self.complete_with(elicitation, content, TrustedCode())
 
-    async def approved(self, current: Elicitation, content: Json, proof: Proof) -> Completion:
-        """Complete an elicitation with an approver's answer.
+    async def complete_with(self, current: Elicitation, content: Json, proof: Proof) -> Completion:
+        """Complete an elicitation with an answer, such as an approver's, and its proof.
 
         If the calling task is cancelled, the completion still finishes.
 
@@ -173,41 +178,12 @@ class Completing:
         attempt = elicitation.attempt
         return attempt is not None and self._browser.is_same(attempt.browser, cookies)
 
-    async def _complete(
-        self,
-        id: str,
-        content: Json,
-        *,
-        owner: str | None = None,
-        asker: AskingParty | None = None,
-        by: str | None = None,
-    ) -> Completion:
-        """Settle an elicitation as accepted. `id` can be the author's own id.
-
-        If the calling task is cancelled, the completion still finishes.
-
-        Raises:
-            InvalidQuestion: The content is not JSON, or too large.
-            InvalidAnswer: The content does not match the question.
-        """
-        checked = states.checked_content(content)
-        settled = self._settled(id, checked, owner=owner, asker=asker, by=by)
-        return await self._elicitations.run_to_completion(settled)
-
     async def _settled(
-        self,
-        id: str,
-        content: Json,
-        *,
-        owner: str | None,
-        asker: AskingParty | None,
-        by: str | None,
+        self, id: str, content: Json, *, owner: str | None, asker: AskingParty, by: str | None
     ) -> Completion:
         elicitations, proof = self._elicitations, TrustedCode(by=by)
-        current = await elicitations.as_remembered(id)
-        if current is not None and asker is not None and asker.excludes(current.request):
-            current = None
-        if current is None and asker is not None:
+        current = await elicitations.rows.as_remembered(id)
+        if current is None or asker.excludes(current.request):
             current = await aliased(elicitations, id, owner=owner, by=asker)
             proof = NamedByAuthor(by=by)
         if current is None or owner not in (None, current.owner):

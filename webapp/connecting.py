@@ -28,7 +28,7 @@ from webapp.identity.issuer import Issuer
 from webapp.identity.sign_in import CALLBACK_PATH, LOGOUT_PATH, SIGNED_OUT_PATH, named_path
 from webapp.identity.users import Users
 from webapp.oauth.clients import is_at_sandbox
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.settings import Settings
 from webapp.telemetry.work import Telemetry, tracer_here
@@ -66,7 +66,9 @@ async def connect(
         outbound = await outbound_of(stack, settings)
         users = None if server is None else Users(application=server)
         service = await stack.enter_async_context(
-            open_service(settings, store=store, clock=clock, outbound=outbound, users=users)
+            open_service(
+                settings, ServiceOptions(clock=clock, outbound=outbound, users=users), store=store
+            )
         )
         with asking(service.completing, is_tool=None):
             yield service

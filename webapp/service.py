@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -58,30 +59,36 @@ PRESSES_AT_ONCE = 60
 BETWEEN_PRESSES = timedelta(seconds=1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """The parts of a service that the settings do not describe.
+
+    Plugins of the settings come before `plugins`. `kinds` are additional question kinds, and
+    `issuers` are the issuers of the settings.
+    """
+
+    clock: Clock
+    outbound: Outbound = field(default_factory=Outbound.none)  # by default reaches no provider
+    certificates: Certificates | None = None
+    plugins: Sequence[object] = ()
+    kinds: Collection[type[OwnKind]] = ()
+    limits: CallLimits = field(default_factory=CallLimits)
+    issuers: Sequence[Issuer] = ()
+    users: Users | None = None  # the application's users
+    telemetry: Telemetry = NONE
+    deliver: Deliver = deliver  # sends the notifications
+
+
 class Service:
     """The parts of one process.
 
     If only one part uses another part, the used part is an attribute of the part that uses it.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        owners: Owners,
-        *,
-        clock: Clock,
-        outbound: Outbound,
-        certificates: Certificates | None,
-        plugins: Sequence[object],
-        kinds: Collection[type[OwnKind]],
-        limits: CallLimits,
-        issuers: Sequence[Issuer],
-        users: Users | None,
-        telemetry: Telemetry,
-        deliver: Deliver,
-    ) -> None:
+    def __init__(self, settings: Settings, owners: Owners, options: ServiceOptions) -> None:
         ring, policies, who = settings.ring, settings.policies, settings.identity
         store, tokens = owners.store, Tokens(ring, origin=settings.url)
+        clock, outbound, users = options.clock, options.outbound, options.users
         self.clock = clock
         self.outbound = outbound
         self.public_url = settings.url.rstrip("/")
@@ -92,8 +99,11 @@ class Service:
             owners=owners,
             waiters=Waiters(),
             clock=clock,
-            plugins=Plugins([*map(plugin_named, policies.plugins), *plugins], patience=limits.hook),
-            telemetry=telemetry,
+            plugins=Plugins(
+                [*map(plugin_named, policies.plugins), *options.plugins],
+                patience=options.limits.hook,
+            ),
+            telemetry=options.telemetry,
             high_water=HighWater(store, clock=clock, folder=_marks_of(settings, store)),
         )
         self.elicitations.rows.retention_overrides = _retention_overrides(policies)
@@ -115,7 +125,7 @@ class Service:
             rules=who.rules,
             users=users,
         )
-        if issuers:
+        if options.issuers:
             self.identity.signing_in = SigningIn(
                 [
                     SignInPlace(
@@ -127,7 +137,7 @@ class Service:
                         wanted=who.sign_in_claims,
                         public_url=settings.url,
                     )
-                    for one, issuer in zip(who.issuers, issuers, strict=True)
+                    for one, issuer in zip(who.issuers, options.issuers, strict=True)
                 ],
                 outbound=outbound,
                 sessions=self.identity.sessions,
@@ -147,7 +157,11 @@ class Service:
         )
         self.recent_lines = RecentLines()
         self.kinds = Kinds(
-            settings, self.elicitations, outbound=outbound, identity=self.identity, own=kinds
+            settings,
+            self.elicitations,
+            outbound=outbound,
+            identity=self.identity,
+            own=options.kinds,
         )
         if users is not None:
             self.kinds.rules.serves.add(users.application)
@@ -164,7 +178,7 @@ class Service:
             payments=self.kinds.payments,
             outbound=outbound,
         )
-        self.certificates = certificates or Certificates(
+        self.certificates = options.certificates or Certificates(
             fetch=outbound.send, clock=clock, cache=CertificateCache(self.elicitations)
         )
         self.events = EventsOut(
@@ -190,13 +204,13 @@ class Service:
                 },
                 ids=self.elicitations.rows.ids,
             ),
-            deliver=deliver,
+            deliver=options.deliver,
             headline=_headline_of,
             name=settings.brand.name,
             public_url=self.public_url,
             languages=settings.brand.languages,
         )
-        self.clients = McpClients(self.elicitations, settings=policies, limits=limits)
+        self.clients = McpClients(self.elicitations, settings=policies, limits=options.limits)
         self.running_tools = RunningTools(
             orphaned_at_most=policies.orphaned_at_most, grace=policies.grace
         )
@@ -252,46 +266,17 @@ def _headline_of(asked: Elicitation) -> str:
 
 @asynccontextmanager
 async def open_service(
-    settings: Settings,
-    *,
-    store: Store,
-    clock: Clock,
-    outbound: Outbound | None = None,
-    certificates: Certificates | None = None,
-    plugins: Sequence[object] = (),
-    kinds: Collection[type[OwnKind]] = (),
-    limits: CallLimits | None = None,
-    issuers: Sequence[Issuer] = (),
-    users: Users | None = None,
-    telemetry: Telemetry = NONE,
-    deliver: Deliver = deliver,
+    settings: Settings, options: ServiceOptions, *, store: Store
 ) -> AsyncGenerator[Service]:
     """Build the service of these settings on an open store.
-
-    Without `outbound`, no provider can be asked. Plugins of the settings come before `plugins`.
-    `kinds` are additional question kinds, `issuers` are the issuers of the settings, and `users`
-    are the application's users. `deliver` sends the notifications.
 
     Raises:
         Unreadable: The store was created with secrets that the ring lacks.
         BadPlugin: A plugin is invalid.
     """
-    service = Service(
-        settings,
-        await open_owners(store=store, ring=settings.ring),
-        clock=clock,
-        outbound=outbound or Outbound.none(),
-        certificates=certificates,
-        plugins=plugins,
-        kinds=kinds,
-        limits=limits or CallLimits(),
-        issuers=issuers,
-        users=users,
-        telemetry=telemetry,
-        deliver=deliver,
-    )
+    service = Service(settings, await open_owners(store=store, ring=settings.ring), options)
     try:
-        with declared({kind.traits.name: kind.traits for kind in kinds}):
+        with declared({kind.traits.name: kind.traits for kind in options.kinds}):
             yield service
     finally:
         await service.readiness.aclose()

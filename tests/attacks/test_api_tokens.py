@@ -79,7 +79,9 @@ async def test_token_refused_by_mcp_is_also_refused_by_api_with_reason(
             assert "alice" not in answer.text
             assert text not in answer.text
         env.here.clock.tick(seconds=2)  # so that this address is not rate-limited
-    assert not await env.here.service.elicitations.open_of(env.owner("alice"))
+    assert not await env.here.service.elicitations.rows.open_of(
+        env.owner("alice"), now=env.here.service.clock()
+    )
 
 
 USES = ("mcp", "api", "api/inbox")

@@ -106,7 +106,9 @@ class World:
 
     async def open(self, door: str) -> list[Elicitation]:
         """Return the open questions of the person who is asked at this door."""
-        return await self.env.here.service.elicitations.open_of(self.owner(door))
+        return await self.env.here.service.elicitations.rows.open_of(
+            self.owner(door), now=self.env.here.service.clock()
+        )
 
     async def state(self, asked: Asked) -> Elicitation:
         found = await self.env.here.service.elicitations.get(asked.id)

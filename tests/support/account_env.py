@@ -22,7 +22,7 @@ from tests.support.service_env import Holding, call_of, plain_settings
 from webapp.calls.verbs import Verbs
 from webapp.http.client import Outbound
 from webapp.routes.redirect import depart, returned
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.stores import Record, Store
 from webapp.stores.sqlite import MemoryStore
 from webapp.telemetry.work import NONE, Telemetry
@@ -96,10 +96,12 @@ async def serving_accounts(
                 credentials=CREDENTIALS if credentials is None else credentials,
                 **more,
             ),
+            ServiceOptions(
+                clock=clock or Clock(),
+                outbound=Outbound(client, allow_loopback=True, resolve=resolve),
+                telemetry=telemetry,
+            ),
             store=store or MemoryStore(),
-            clock=clock or Clock(),
-            outbound=Outbound(client, allow_loopback=True, resolve=resolve),
-            telemetry=telemetry,
         ) as service,
     ):
         yield service

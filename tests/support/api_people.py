@@ -82,11 +82,14 @@ class PeopleEnv:
 
     async def asked_by_a_tool(self, subject: str, tool: str, **arguments: Any) -> Elicitation:
         """Call a tool as this user, and return the elicitation that the call created."""
-        rows = self.here.service.elicitations
-        before = {one.id for one in await rows.open_of(self.owner(subject))}
+        before = {one.id for one in await self._open_of(subject)}
         await self.call(subject, tool, **arguments)
-        (asked,) = [one for one in await rows.open_of(self.owner(subject)) if one.id not in before]
+        (asked,) = [one for one in await self._open_of(subject) if one.id not in before]
         return asked
+
+    async def _open_of(self, subject: str) -> list[Elicitation]:
+        service = self.here.service
+        return await service.elicitations.rows.open_of(self.owner(subject), now=service.clock())
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from tests.support.service_env import asked, plain_settings
 from webapp.events.addresses import EventAddress
 from webapp.http.client import Outbound
 from webapp.records.values import OutgoingEvent
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import Store
 from webapp.sweeper import fall_due
@@ -100,10 +100,8 @@ async def serving_events(
         outbound_to(receiver, resolved=resolved) as outbound,
         open_service(
             plain_settings(policies=policies or PolicySettings(), events=tuple(addresses)),
+            ServiceOptions(clock=clock, outbound=outbound, telemetry=telemetry),
             store=store,
-            clock=clock,
-            outbound=outbound,
-            telemetry=telemetry,
         ) as service,
     ):
         service.events.send_from_here()

@@ -36,7 +36,7 @@ from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.mcp.attach import attach
 from webapp.notifications.delivery import NotifyTable
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
@@ -603,7 +603,9 @@ async def attached(
         settings = Settings(url=url, ring=RING, store="memory:", uid=UID, policies=policies)
         store = await open_store(settings.store)
         stack.push_async_callback(store.aclose)
-        service = await stack.enter_async_context(open_service(settings, store=store, clock=clock))
+        service = await stack.enter_async_context(
+            open_service(settings, ServiceOptions(clock=clock), store=store)
+        )
         attach(server, service)
         env = ServerEnv(url=url, service=service, settings=settings, posts=posts)
         stack.push_async_callback(env.aclose)

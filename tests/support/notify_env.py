@@ -22,7 +22,7 @@ from tests.support.serving import serving_at
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 from webapp.notifications.delivery import Deliver, Message, NotifyTable
 from webapp.records.ids import Notification
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.settings.brand import Brand
 from webapp.stores import Store
 from webapp.sweeper import fall_due
@@ -163,7 +163,7 @@ async def notifying(
     """Run one process, which sends notifications only in `round_of`."""
     settings = plain_settings(notify=tables, brand=brand or Brand())
     async with open_service(
-        settings, store=store, clock=clock, deliver=sender, telemetry=telemetry
+        settings, ServiceOptions(clock=clock, deliver=sender, telemetry=telemetry), store=store
     ) as service:
         yield service
 

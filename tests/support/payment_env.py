@@ -37,7 +37,7 @@ from webapp.records.values import StoredWebhook
 from webapp.routes.answers import Answers
 from webapp.routes.redirect import depart
 from webapp.routes.webhooks import hooked
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.stores import Record
 from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
@@ -318,10 +318,12 @@ async def selling(
         client,
         open_service(
             plain_settings(sellers={seller.name: seller}, asks=is_unreached),
+            ServiceOptions(
+                clock=clock,
+                outbound=Outbound(client, allow_loopback=True, resolve=_public),
+                certificates=None if certificates is None else certificates(clock),
+            ),
             store=store,
-            clock=clock,
-            outbound=Outbound(client, allow_loopback=True, resolve=_public),
-            certificates=None if certificates is None else certificates(clock),
         ) as service,
     ):
         answers = Answers(pages=Renderer(folders=[template_folder()]), server="s")

@@ -15,7 +15,7 @@ from webapp.calls.call import Call, Presenter
 from webapp.calls.presenter import PresentedQuestion
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.identity import Caller
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
@@ -48,7 +48,7 @@ async def process(
         policies=policies or PolicySettings(),
         identity=who or IdentitySettings(),
     )
-    async with open_service(settings, store=store, clock=clock) as service:
+    async with open_service(settings, ServiceOptions(clock=clock), store=store) as service:
         yield service
 
 

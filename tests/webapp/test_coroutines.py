@@ -171,7 +171,7 @@ async def test_answer_claimed_by_running_block_is_not_shared_with_newer_block(
     first = await older.link()
     await guest.type(first.url)
     waiting = here.service.elicitations
-    await eventually(lambda: waiting.recent.has_ended(first.elicitation_id))
+    await eventually(lambda: waiting.rows.recent.has_ended(first.elicitation_id))
     for _ in range(3):
         here.clock.tick(seconds=20)
         await here.service.running_tools.renew()

@@ -47,9 +47,9 @@ from webapp.api.representations import (
 )
 from webapp.api.states import to_known_question_state, to_question_state
 from webapp.deadline import Deadline
-from webapp.elicitations.retry import Erased
 from webapp.http.parts import AnyRequest
 from webapp.identity.api_keys import KeyScope
+from webapp.records.rows import Erased
 from webapp.service import Service
 
 WAIT_SECONDS_AT_MOST: Final = 50
@@ -173,7 +173,7 @@ async def _waited(service: Service, asked: Elicitation, *, within: timedelta) ->
             changes = await waiter.changes(until=limit.at(now), now=now)
             if not changes:
                 break
-            current = await elicitations.newest(current, changes)
+            current = await elicitations.rows.newest(current, changes)
     return current
 
 
@@ -194,7 +194,7 @@ async def _events(
             if not changes:
                 yield ": ping\n\n"
             try:
-                current = await elicitations.newest(current, changes)
+                current = await elicitations.rows.newest(current, changes)
             except Erased:  # the reader reconnects and gets an error
                 return
 
@@ -280,7 +280,7 @@ async def answer_question(
         current = await service.elicitations.end(current, Status.EXPIRED)
     if data.accepts:
         proof = ApprovedByKey(by=requester.name)
-        done = await service.completing.approved(current, data.content, proof)
+        done = await service.completing.complete_with(current, data.content, proof)
         _must_have_counted(done, await question_of(requester, question_id))
     else:
         await service.elicitations.settle(current.id, Status.DECLINED, by=requester.name)

@@ -308,7 +308,7 @@ class Call:
                 until = limit.at(now)
                 ends_at = until if is_exchanging else min(until, current.expires_at)
                 changes = await waiter.changes(until=ends_at, now=now)
-                current = await self.elicitations.newest(current, changes)
+                current = await self.elicitations.rows.newest(current, changes)
                 if current.status.is_final and current.settled_at is not None:
                     since = (self.clock() - current.settled_at).total_seconds()
                     _log.info("call.woken", extra={"id": current.id, "seconds": round(since, 3)})

@@ -128,7 +128,7 @@ async def used_up(
     """
     written: list[Value] = []
     for id in [asking.elicitation_id for asking in run.asked]:
-        before = elicitations.recent.get(id) or await elicitations.get(id)
+        before = elicitations.rows.recent.get(id) or await elicitations.get(id)
         if before is None:
             continue
         kind = kinds[before.kind]

@@ -40,8 +40,7 @@ from webapp.calls.call import Call
 from webapp.calls.once import OnceKey
 from webapp.calls.run import OPEN_AT_LEAST
 from webapp.completion import Completing
-from webapp.elicitations.retry import Contended
-from webapp.elicitations.service import Elicitations
+from webapp.elicitations.service import Contended, Elicitations
 from webapp.kinds.registry import Kinds
 from webapp.records.values import Value
 from webapp.stores import Conflict

@@ -22,8 +22,7 @@ from flows.elicitation.traits import traits_of
 from flows.errors import InvalidQuestion, NotPossible
 from flows.question import Request
 from flows.schema.schema import Schema, secrets_in
-from webapp.elicitations.retry import Uncancelled
-from webapp.elicitations.service import Elicitations
+from webapp.elicitations.service import Elicitations, Uncancelled
 from webapp.logs.masking import masked
 
 # the kind and the digest of a question, which together distinguish questions

@@ -34,10 +34,11 @@ from webapp.calls.presenter import Batch, PresentedQuestion
 from webapp.calls.run import OPEN_AT_LEAST, join_key
 from webapp.deadline import Deadline
 from webapp.elicitations.aliases import give_alias, must_be_alias
-from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
+from webapp.elicitations.service import TRIES_AT_MOST, Contended, pause
 from webapp.elicitations.waiters import Waiter
 from webapp.kinds.gate import still_applies
 from webapp.kinds.quotas import Admission
+from webapp.records.rows import Erased
 from webapp.records.values import Standing, Value
 from webapp.stores import Conflict
 from webapp.telemetry.work import note, traceparent, working

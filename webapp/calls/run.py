@@ -20,10 +20,10 @@ from flows.elicitation.tool_call import ToolCall
 from flows.errors import ElicitError
 from flows.question import Question
 from webapp.calls.once import numbered
-from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
-from webapp.elicitations.service import Elicitations
+from webapp.elicitations.service import TRIES_AT_MOST, Contended, Elicitations, pause
 from webapp.identity.identity import Caller
 from webapp.records.ids import Pepper, owner_of
+from webapp.records.rows import Erased
 from webapp.records.values import CallNumber, Value
 from webapp.stores import Conflict
 

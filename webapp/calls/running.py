@@ -23,7 +23,7 @@ import anyio
 
 from flows.errors import StoreUnavailable
 from webapp.calls.call import Call
-from webapp.elicitations.retry import Uncancelled
+from webapp.elicitations.service import Uncancelled
 from webapp.http.exchange import ClientConnection
 from webapp.settings.quotas import PolicySettings
 

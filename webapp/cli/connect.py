@@ -54,7 +54,9 @@ class Terminal:
 async def open_questions(service: Service, *, provider: str | None) -> list[Elicitation]:
     """Return the open account questions of this machine's own user, oldest first."""
     accounts = service.kinds.accounts
-    waiting = await service.elicitations.open_of(service.identity.local_owner)
+    waiting = await service.elicitations.rows.open_of(
+        service.identity.local_owner, now=service.clock()
+    )
     asked = [elicitation for elicitation in waiting if elicitation.kind == "oauth"]
     asked.sort(key=lambda one: one.created_at)
     wanted = None if provider is None else provider.casefold()

@@ -46,7 +46,7 @@ from webapp.printing import print_text
 from webapp.records.high_water import HighWater
 from webapp.records.ids import Notification
 from webapp.records.owners import last_backup, must_be_servable, open_owners
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.settings.key_usage import seconds_ahead
 from webapp.settings.settings import URL, Settings
 from webapp.stores import Clocked, Networked, Replicated, Store
@@ -167,7 +167,9 @@ async def _stored_state(
 ) -> Sequence[Finding]:
     """Check the last backup's age, payments that need an operator, and clients that misbehaved."""
     found = [_backup(await last_backup(store), clock())] if store.address is not None else []
-    async with open_service(settings, store=store, clock=clock, outbound=outbound) as service:
+    async with open_service(
+        settings, ServiceOptions(clock=clock, outbound=outbound), store=store
+    ) as service:
         unresolved = len(await service.kinds.payments.unresolved.list_to_check())
         if unresolved:
             says = f"{unresolved} to check at the provider"

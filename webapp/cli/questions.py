@@ -106,7 +106,9 @@ def declare_pending(parser: argparse.ArgumentParser) -> None:
 
 async def list_pending(service: Service, owner: str | None = None) -> Table[PendingRow]:
     """List the open questions of a person or of all owners, latest first. Raises CommandRefused."""
-    asked = await service.elicitations.open_of(owner and await owner_of(service, owner))
+    asked = await service.elicitations.rows.open_of(
+        owner and await owner_of(service, owner), now=service.clock()
+    )
     return Table(
         rows=[*map(_pending_row, asked)], columns=_PENDING_COLUMNS, nothing="No question is open."
     )

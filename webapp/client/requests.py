@@ -119,7 +119,7 @@ class Requests:
         self._access_token = access_token
         self._patience = patience
         self._transport = transport
-        self._pause = pause
+        self.pause = pause
         self._client: httpx.AsyncClient | None = None
 
     async def open(self, stack: AsyncExitStack) -> None:
@@ -166,9 +166,6 @@ class Requests:
     async def delete(self, path: str) -> None:
         await self._send("DELETE", path, params=self.user_field)
 
-    async def pause(self, seconds: float) -> None:
-        await self._pause(seconds)
-
     async def _send(
         self, method: str, path: str, *, until: Deadline | None = None, **about: Any
     ) -> dict[str, Any]:
@@ -202,7 +199,7 @@ class Requests:
                 seconds = max(seconds, _asked_to_wait(reply))
             if all(limit.has_ended for limit in limits):
                 raise ServerUnreachable(self._url, why=why) from None
-            await self._pause(seconds)
+            await self.pause(seconds)
             longest = min(2 * longest, _LONGEST_PAUSE_SECONDS)
 
 

@@ -2,6 +2,7 @@
 
 `service` has the only retry loops around `Store.write`. They apply a function of
 `flows.elicitation` to the current value, and apply it to the new value if another write was first.
+`Rows` (`webapp.records`) reads the values.
 `complete` is the only way to accept an answer, in time or late. `waiters` are the waiting calls of
 this process, and `watcher` wakes them when other processes write. `links` builds URLs, `aliases`
 stores authors' own ids, and `plugins` runs the operator's hooks.

@@ -31,6 +31,7 @@ class Links:
         self.prove: Callable[[], Awaitable[None]] = _always_owns_url
         self._tokens = tokens
         self.read = tokens.read
+        self.state = tokens.mint  # the OAuth state that the provider sends back with the browser
         self.public_url = public_url.rstrip("/")
 
     def of(self, elicitation: Elicitation, *, now: datetime) -> str:
@@ -64,10 +65,6 @@ class Links:
     def run(self, *, run_id: str, rest: str, expires_at: datetime, now: datetime) -> str:
         """Return the token that carries a run from one request of a call to the next."""
         claims = Claims(purpose=Purpose.RUN, id=run_id, expires_at=expires_at, rest=rest)
-        return self._tokens.mint(claims, now=now)
-
-    def state(self, claims: Claims, *, now: datetime) -> str:
-        """Return the OAuth state that the provider sends back with the browser."""
         return self._tokens.mint(claims, now=now)
 
     def page(self, *, last: str, rest: str, now: datetime) -> str:

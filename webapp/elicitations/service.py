@@ -2,15 +2,21 @@
 
 The operations are start, open, settle, claim, deliver and complete. Functions in `flows` decide
 what a change does to a value. `change` and `write_rebuilt` write the changed value: if another
-process wrote first, they apply the change again, to the new value.
+process wrote first, they apply the change again, to the new value. `Rows` reads the values.
+
+Risks: fifty writers all retry at once, and a slow process never wins. So a writer that has lost
+several times waits before the next attempt, longer each time. The first attempt starts from the
+copy in this process's cache, if there is one. Another risk is work that stops halfway because its
+caller is cancelled. Such work runs in a task of its own, which continues (`Uncancelled`).
 """
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -19,22 +25,33 @@ from flows.elicitation import states
 from flows.elicitation.run import Run
 from flows.elicitation.states import LEASE, Elicitation, Lease, Status
 from flows.elicitation.traits import Proof
-from flows.errors import ElicitError, NotPossible
+from flows.errors import ElicitError, NotPossible, StoreUnavailable
 from webapp.deadline import Clock, Steps, ticks_of
 from webapp.elicitations.plugins import Plugins
-from webapp.elicitations.retry import TRIES_AT_MOST, Cache, Contended, Erased, Uncancelled, pause
-from webapp.elicitations.waiters import LISTED, OWNER_DATA, Changed, ToolLists, Waiter, Waiters
+from webapp.elicitations.waiters import LISTED, OWNER_DATA, ToolLists, Waiter, Waiters
 from webapp.records.high_water import HighWater
-from webapp.records.ids import owner_of
 from webapp.records.owners import Owners
-from webapp.records.rows import Rows
+from webapp.records.rows import Erased, Rows
 from webapp.records.values import Value
 from webapp.stores import Conflict, Record, Store
-from webapp.telemetry.work import NONE, Telemetry, note
+from webapp.telemetry.work import NONE, Telemetry
 
+TRIES_AT_MOST = 100
+AT_ONCE = 3
+LONGER_SECONDS = 0.001
+LONGEST_SECONDS = 0.05
 T = TypeVar("T")
 # Returns values to write together with a changed elicitation. It is called for each attempt.
 Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
+
+
+class Contended(StoreUnavailable):
+    """A writer lost a hundred times in a row. The cause is more likely a bug than load."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} could not be written: other writers changed it {TRIES_AT_MOST} times in a row"
+        )
 
 
 class RunEnds(Protocol):
@@ -77,7 +94,7 @@ class Elicitations:
         self.rows = rows = Rows(owners)
         self.high_water = rows.high_water = high_water or HighWater(store, clock=clock)
         self.read, self.holder, self.all = rows.read, rows.holder, rows.all
-        self.recent = Cache()
+        self.get = rows.get
         self.tool_lists = ToolLists()
         # Called with the writes of other processes.
         self.subscribers: list[Callable[[Record], Awaitable[None]]] = []
@@ -94,35 +111,6 @@ class Elicitations:
         """Return a new id that cannot be guessed."""
         return self.rows.new_id(owner, now=self.clock())
 
-    async def get(self, id: str) -> Elicitation | None:
-        found = await self.read(Elicitation, owner=owner_of(id), id=id)
-        if found is not None:
-            note(found)
-        return found
-
-    async def as_remembered(self, id: str) -> Elicitation | None:
-        """Return an open elicitation from this process's cache, or else read it from the store.
-
-        The cached copy may be stale. Use it only as the basis of a write, which checks the version.
-        """
-        known = self.recent.get(id)
-        if known is None or known.status.is_final:
-            return await self.get(id)
-        note(known)
-        return known
-
-    async def open_of(self, owner: str | None = None) -> list[Elicitation]:
-        """Return the unanswered questions of this owner, or of everyone, newest first."""
-        found = {  # by id: a question that is opened between the two reads is found twice
-            one.id: one
-            for status in (Status.PENDING, Status.OPENED)
-            for one in await self.all(
-                Elicitation, owner=owner, status=status, skips_unreadable=True
-            )
-        }
-        open_now = [one for one in found.values() if self.clock() < one.expires_at]
-        return sorted(open_now, key=lambda one: one.created_at, reverse=True)
-
     async def write(self, *values: Value) -> Sequence[Value]:
         """Write all values or none, then wake the waiters for them; see `Rows.write`."""
         asked, has_ended = len(values), asyncio.Event()
@@ -136,7 +124,7 @@ class Elicitations:
             self._notify(written)
         except Conflict:
             for value in values:
-                self.recent.forget(value.id)
+                self.rows.recent.forget(value.id)
             raise
         finally:
             for id in writing:
@@ -167,7 +155,7 @@ class Elicitations:
             if isinstance(value, OWNER_DATA):
                 self.tool_lists.report(value.owner)
             elif isinstance(value, Elicitation):
-                if self.recent.store(value):
+                if self.rows.recent.store(value):
                     self.waiters.wake(value)
                 if value.version == 1:
                     self._was_asked(value)
@@ -214,7 +202,7 @@ class Elicitations:
         """
         if known is None:
             await self._until_written(id)
-        current = known or self.recent.get(id)
+        current = known or self.rows.recent.get(id)
         is_read = current is None
         for number in range(TRIES_AT_MOST):
             if is_read or current is None:
@@ -320,24 +308,6 @@ class Elicitations:
         except NotPossible:
             return await self.get(current.id) or current
 
-    async def newest(self, current: Elicitation, changes: list[Changed]) -> Elicitation:
-        """Return the newest version of the elicitation.
-
-        If `changes` contains None, a change may have been missed: read the store. Raises Erased.
-        """
-        if None in changes:
-            if (found := await self.get(current.id)) is None:
-                raise Erased(current.id)
-            return found
-        for changed in changes:  # changes may arrive out of order
-            if (
-                isinstance(changed, Elicitation)
-                and changed.id == current.id
-                and changed.version > current.version
-            ):
-                current = changed
-        return current
-
     async def claim(
         self, id: str, *, run: str, request_id: str, known: Elicitation | None = None
     ) -> Elicitation:
@@ -409,7 +379,7 @@ class Elicitations:
         """Return the changed elicitations, without those that cannot change. Nothing is written."""
         changed: list[Elicitation] = []
         for id in ids:
-            for known in (self.recent.get(id), None):
+            for known in (self.rows.recent.get(id), None):
                 current = known or await self.get(id)
                 if current is not None:
                     with suppress(NotPossible):
@@ -471,3 +441,40 @@ def _log_fields(elicitation: Elicitation) -> dict[str, str]:
     """Return the log fields of the elicitation, with the waiting call if there is one."""
     about = {"id": elicitation.id, "kind": elicitation.kind}
     return about if elicitation.waiter is None else {**about, "call": elicitation.waiter}
+
+
+async def pause(number: int) -> None:
+    """Wait before the next attempt. `number` counts the lost attempts, from 0 for the first."""
+    if number < AT_ONCE:
+        return
+    longest = min(LONGER_SECONDS * number, LONGEST_SECONDS)
+    await asyncio.sleep(longest * (1 + secrets.randbelow(1000)) / 1000)
+
+
+class Uncancelled(Generic[T]):
+    """Work in its own `task`, which continues if the caller that awaits `result` is cancelled."""
+
+    __slots__ = ("_work", "result", "task")
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        loop = asyncio.get_running_loop()
+        self.result: asyncio.Future[T] = loop.create_future()
+        self.task = loop.create_task(self._run())
+        self.task.add_done_callback(self._end)
+
+    async def _run(self) -> T:
+        value = await self._work
+        if not self.result.done():  # the caller was not cancelled
+            self.result.set_result(value)
+        return value
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        self._work.close()  # needed if the task was cancelled before the work began
+        error = None if task.cancelled() else task.exception()  # asyncio then logs no error
+        if self.result.done():
+            return
+        if error is None:  # no result is set, so the task was cancelled
+            self.result.cancel()
+        else:
+            self.result.set_exception(error)

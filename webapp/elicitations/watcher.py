@@ -52,7 +52,7 @@ def _is_wanted(elicitations: Elicitations, kind: str, id: str) -> bool:
         return False
     if kind not in _MANY or kind in elicitations.subscribed_kinds or elicitations.waiters.has(id):
         return True
-    return elicitations.recent.get(id) is not None or elicitations.waiters.has(owner_of(id))
+    return elicitations.rows.recent.get(id) is not None or elicitations.waiters.has(owner_of(id))
 
 
 async def _apply(elicitations: Elicitations, record: Record | WatchHint | None) -> None:
@@ -64,7 +64,6 @@ async def _apply(elicitations: Elicitations, record: Record | WatchHint | None) 
         elicitations.owners.forget(None)
         elicitations.waiters.wake_all()
         if record is None:
-            elicitations.recent.clear()
             for on_gap in elicitations.on_gap:
                 on_gap()
             with suppress(StoreUnavailable):  # the sweeper compares the marks again later
@@ -76,7 +75,7 @@ async def _apply(elicitations: Elicitations, record: Record | WatchHint | None) 
         elicitations.tool_lists.report(record.owner)
     elif record.kind == DATA_KEY:
         elicitations.owners.forget(record.owner)
-    elicitations.recent.forget(record.id)
+    elicitations.rows.recent.forget(record.id)
     for subscriber in elicitations.subscribers:
         await subscriber(record)
     if elicitations.waiters.has(record.id) or elicitations.waiters.has(record.owner):

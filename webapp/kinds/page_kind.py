@@ -68,7 +68,7 @@ class PageKind(QuestionKind):
 
         id = elicitation.id
         done = await complete_elicitation(self._elicitations, id, answer, proof, also=also)
-        ended = await self._elicitations.as_remembered(id) or elicitation
+        ended = await self._elicitations.rows.as_remembered(id) or elicitation
         if done is Completion.ACCEPTED:
             self.log(ended, ticks)
         return ended

@@ -125,7 +125,7 @@ class Quotas:
         """Read the owner's row. Leave out the questions that are known to have ended."""
         fresh = Standing(id=f"{owner}standing", owner=owner)
         found = await self._elicitations.read(Standing, owner=owner, id=fresh.id) or fresh
-        now, has_ended = self._elicitations.clock(), self._elicitations.recent.has_ended
+        now, has_ended = self._elicitations.clock(), self._elicitations.rows.recent.has_ended
         there = [one for one in found.open if now < one.expires_at and not has_ended(one.id)]
         return replace(found, open=tuple(there))
 

@@ -24,7 +24,6 @@ from flows.errors import InvalidArguments, StoreUnavailable
 from flows.kinds.gate import arguments_text
 from webapp.calls.call import Call
 from webapp.calls.unasked import asking_nobody
-from webapp.elicitations.retry import Erased
 from webapp.http.exchange import ClientConnection, ClientConnections, client_connection_of
 from webapp.http.rate_limit import TooOften, address_key
 from webapp.identity.identity import Caller
@@ -59,6 +58,7 @@ from webapp.mcp.tools import (
     version_of,
 )
 from webapp.mcp.visibility import Visibility
+from webapp.records.rows import Erased
 from webapp.service import Service
 from webapp.telemetry.work import working
 

@@ -153,7 +153,7 @@ def is_valid(ended: Elicitation | None) -> bool:
 async def agreed(call: Call, asked: Elicitation) -> Elicitation:
     """Settle a question whose tool only waits until the person agrees to open the link."""
     await complete_elicitation(call.elicitations, asked.id, {}, InClient())
-    return await call.elicitations.as_remembered(asked.id) or asked
+    return await call.elicitations.rows.as_remembered(asked.id) or asked
 
 
 async def _read(call: Call, asked: Elicitation, content: object) -> tuple[Json, Sequence[Fault]]:

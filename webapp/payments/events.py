@@ -43,7 +43,6 @@ from flows.payments.gateway import (
 from flows.payments.receipt import Payment
 from flows.payments.session import Mismatch, SessionStatus, sessions_of
 from flows.webhooks.signatures import Delivery
-from webapp.elicitations.retry import Erased
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
@@ -53,6 +52,7 @@ from webapp.payments.verification import Received, event_of
 from webapp.payments.webhook_log import WEBHOOK_RETENTION, WebhookLog
 from webapp.records.ids import owner_of
 from webapp.records.owners import SERVICE
+from webapp.records.rows import Erased
 from webapp.records.values import StoredWebhook
 from webapp.stores import Conflict
 
@@ -150,7 +150,7 @@ class Webhooks:
         if names_question and event.reference is not None:
             # The provider is asked about a named session, so the store must have its question.
             is_read = not may_be_stale or statement is Statement.NAMED
-            find = self._elicitations.get if is_read else self._elicitations.as_remembered
+            find = self._elicitations.get if is_read else self._elicitations.rows.as_remembered
             question = await find(event.reference)
         if question is None:
             payment = await self._payment_of(event, event.reference, seller=seller)

@@ -40,11 +40,11 @@ from flows.payments.session import (
     sessions_of,
     terms_of,
 )
-from webapp.elicitations.retry import Erased
 from webapp.elicitations.service import Elicitations
 from webapp.payments.usable_again import ChangedPayment, UsableAgain
 from webapp.records.high_water import StepBack
 from webapp.records.ids import owner_of
+from webapp.records.rows import Erased
 from webapp.records.values import StoredWebhook, Value
 
 _log = logging.getLogger(__name__)

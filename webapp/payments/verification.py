@@ -57,12 +57,12 @@ from flows.payments.session import (
     terms_of,
 )
 from webapp.elicitations.complete import complete_elicitation
-from webapp.elicitations.retry import Erased
 from webapp.elicitations.service import Also, Elicitations
 from webapp.payments.ledger import Ledger
 from webapp.payments.unresolved import UnresolvedPayments
 from webapp.records.ids import owner_of
 from webapp.records.owners import SERVICE
+from webapp.records.rows import Erased
 from webapp.records.values import EarlyEvent, StoredWebhook, Value
 from webapp.stores import Conflict
 

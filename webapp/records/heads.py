@@ -46,6 +46,7 @@ _LIST_RETENTION: Final = timedelta(days=3)
 _OWNERS_A_ROW: Final = 400
 _PAGE: Final = 100
 _log = logging.getLogger(__name__)
+_encode = msgspec.msgpack.encode
 
 
 class BadHead(ElicitError):
@@ -352,10 +353,6 @@ def _must_be_signed(signed: SignedHead, keys: Sequence[bytes]) -> None:
 def _must_have_its_list(document: HeadDocument) -> None:
     if _digest(document.chains) != document.elicit_audit_head.digest:
         raise BadHead("The list of the head was changed after it was signed. Use another copy.")
-
-
-def _encode(what: object) -> bytes:
-    return msgspec.msgpack.encode(what)
 
 
 def _digest(chains: Sequence[OwnersHead]) -> bytes:

@@ -159,7 +159,7 @@ def unwrapped(ring: Ring, record: Record) -> DataKeys:
 
 
 def wrapped(ring: Ring, record: Record, data_keys: DataKeys) -> Record:
-    return replace(record, sealed=ring.wrap(_name(record), _encode(data_keys)))
+    return replace(record, sealed=ring.wrap(_name(record), msgspec.msgpack.encode(data_keys)))
 
 
 class Owners:
@@ -201,7 +201,7 @@ class Owners:
                 self.ring,
                 owner=owner,
                 kind=DATA_KEY,
-                fresh=lambda: _encode(fresh_data_keys(self.ring)),
+                fresh=lambda: msgspec.msgpack.encode(fresh_data_keys(self.ring)),
             )
             if forgotten != self._forgotten:
                 continue
@@ -400,10 +400,6 @@ async def _rewrap(store: Store, ring: Ring, record: Record) -> int:
 
 def _name(record: Record) -> str:
     return f"{record.owner} {record.kind}"
-
-
-def _encode(data_keys: DataKeys) -> bytes:
-    return msgspec.msgpack.encode(data_keys)
 
 
 def _decoded(plain: bytes) -> DataKeys:

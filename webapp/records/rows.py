@@ -1,10 +1,14 @@
 """Rows: write values as encrypted records, and read them back.
 
+A call acts on the values that are in the store. The cache of elicitations is only the basis of
+writes, which check the version.
+
 The encrypted content also contains the status and the key of the value. So if someone changes one
 of these columns in the store, reading the record fails.
 """
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -13,14 +17,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flows.elicitation.states import RECORD_RETENTION, Elicitation
+from flows.elicitation.run import Run
+from flows.elicitation.states import RECORD_RETENTION, Elicitation, Status
 from flows.elicitation.traits import traits_of
-from flows.errors import Unreadable
+from flows.errors import ElicitError, Unreadable
 from webapp.records.entries import AUDITED, Entry, StateChange, Words
-from webapp.records.ids import RANDOM_BYTES, RowIds, fresh_id
+from webapp.records.ids import RANDOM_BYTES, RowIds, fresh_id, owner_of
 from webapp.records.owners import Locker, Owners, Row
 from webapp.records.values import KINDS, Value, ValueT
 from webapp.stores import Record
+from webapp.telemetry.work import note
 
 if TYPE_CHECKING:
     from webapp.records.chain import AuditChain
@@ -40,6 +46,7 @@ class Outbox(Protocol):
 
 
 ROWS_AT_ONCE = 100
+REMEMBERED_AT_MOST = 10_000
 _SEALED_AT_ONCE = 2000
 _AT_MOST = 400  # records per write with events; a store allows 500, including chain blocks
 _log = logging.getLogger(__name__)
@@ -49,6 +56,76 @@ _encode = msgspec.json.Encoder().encode
 _decoders: Mapping[type[Struct], msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind) for kind in KINDS
 }
+
+
+class Erased(ElicitError, KeyError):
+    """The record of a call, a run or a question is no longer in the store.
+
+    The record was purged, or the store has stepped back.
+    """
+
+    name = "ELICITATION_ERASED"
+    jsonrpc_code = -32000
+    http_status = 410
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(
+            "This server no longer has the record of this call: the record was erased, or the "
+            "store lost it. So the call could not be finished. Call the tool again: the same call "
+            "can still use a payment that was not used."
+        )
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
+
+
+class Cache:
+    """The elicitations that this process wrote last and whose answer a call can still use.
+
+    A change may start from a cached copy, because the write checks the version. Code that needs the
+    current value reads the store.
+    """
+
+    def __init__(self) -> None:
+        self._by_id: OrderedDict[str, Elicitation] = OrderedDict()
+        self._ended: OrderedDict[str, None] = OrderedDict()
+
+    def get(self, id: str) -> Elicitation | None:
+        return self._by_id.get(id)
+
+    def has_ended(self, id: str) -> bool:
+        """Return True if the elicitation is known to have ended. Ended elicitations stay ended."""
+        return id in self._ended
+
+    def store(self, value: Elicitation) -> bool:
+        """Store the value. Return False if the cache has a newer version."""
+        if value.status.is_final:
+            self._ended[value.id] = None
+            if len(self._ended) > REMEMBERED_AT_MOST:
+                self._ended.popitem(last=False)
+        known = self._by_id.get(value.id)
+        if known is not None and known.version > value.version:
+            return False
+        is_for_somebody = not value.status.is_final or value.holds_key or value.take is not None
+        if is_for_somebody and value.delivered_at is None:
+            self._by_id[value.id] = value
+            if len(self._by_id) > REMEMBERED_AT_MOST:
+                self._by_id.popitem(last=False)
+        else:
+            self._by_id.pop(value.id, None)
+        return True
+
+    def forget(self, id: str) -> None:
+        self._by_id.pop(id, None)
+
+    def clear(self) -> None:
+        """Remove all elicitations, and the ids of those that have ended.
+
+        If the store went back to an older state, an elicitation that had ended can be open again.
+        """
+        self._by_id.clear()
+        self._ended.clear()
 
 
 class Rows:
@@ -64,6 +141,7 @@ class Rows:
         self.add_rows: Callable[[Sequence[Value]], Sequence[Value]] | None = None
         self._words = Words[Value](KINDS, stored=self._stored)
         self.ids = RowIds(owners.pepper)
+        self.recent = Cache()
         # Added to the default retention of these kinds.
         self.retention_overrides: Mapping[type[Struct], timedelta] = {}
         self.unreadable: list[Record] | None = None  # `all` adds unreadable records to this list
@@ -132,6 +210,43 @@ class Rows:
         found = await self._store.read(owner, KINDS[kind], id)
         return None if found is None else await self.open(found, kind)
 
+    async def get(self, id: str) -> Elicitation | None:
+        found = await self.read(Elicitation, owner=owner_of(id), id=id)
+        if found is not None:
+            note(found)
+        return found
+
+    async def as_remembered(self, id: str) -> Elicitation | None:
+        """Return an open elicitation from this process's cache, or else read it from the store.
+
+        The cached copy may be stale. Use it only as the basis of a write, which checks the version.
+        """
+        known = self.recent.get(id)
+        if known is None or known.status.is_final:
+            return await self.get(id)
+        note(known)
+        return known
+
+    async def newest(
+        self, current: Elicitation, changes: Sequence[Elicitation | Run | None]
+    ) -> Elicitation:
+        """Return the newest version of the elicitation.
+
+        If `changes` contains None, a change may have been missed: read the store. Raises Erased.
+        """
+        if None in changes:
+            if (found := await self.get(current.id)) is None:
+                raise Erased(current.id)
+            return found
+        for changed in changes:  # changes may arrive out of order
+            if (
+                isinstance(changed, Elicitation)
+                and changed.id == current.id
+                and changed.version > current.version
+            ):
+                current = changed
+        return current
+
     async def holder(self, kind: type[ValueT], *, owner: str, key: str) -> ValueT | None:
         """Return the row of this kind that has the key, or None."""
         found = await self._store.find(owner, KINDS[kind], key)
@@ -169,6 +284,18 @@ class Rows:
                 return found
             after = page[-1].id
 
+    async def open_of(self, owner: str | None = None, *, now: datetime) -> list[Elicitation]:
+        """Return the unanswered questions of this owner, or of everyone, newest first."""
+        found = {  # by id: a question that is opened between the two reads is found twice
+            one.id: one
+            for status in (Status.PENDING, Status.OPENED)
+            for one in await self.all(
+                Elicitation, owner=owner, status=status, skips_unreadable=True
+            )
+        }
+        open_now = [one for one in found.values() if now < one.expires_at]
+        return sorted(open_now, key=lambda one: one.created_at, reverse=True)
+
     async def sealed(self, kind: type[Value], *, owner: str) -> list[Record]:
         """Return one owner's records of this kind without decrypting them, ordered by id.
 
@@ -204,7 +331,8 @@ class Rows:
         return replace(value, version=record.version)
 
     def forget(self) -> None:
-        """Clear the caches of row states and chain ends, because they may be out of date."""
+        """Clear all caches, because writes may have been missed, or the store has stepped back."""
+        self.recent.clear()
         self._words.forget()
         if self.chain is not None:
             self.chain.forget()

@@ -15,7 +15,6 @@ from litestar.exceptions import HTTPException
 from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
 
 from flows.errors import ElicitError, InvalidToken, StoreUnavailable, TooManyAttempts
-from webapp.elicitations.retry import Erased
 from webapp.http.browser import page_headers
 from webapp.http.parts import Reply
 from webapp.http.rate_limit import TooOften
@@ -23,6 +22,7 @@ from webapp.languages import ENGLISH, negotiated
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import BadRequest, Ended, NotFound, TooFast, TooMany, Trouble, Unknown, View
 from webapp.prices import Locales
+from webapp.records.rows import Erased
 
 RETRY_SECONDS = 30
 # the framework's message if the client disconnects while the body is read

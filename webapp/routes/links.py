@@ -33,7 +33,6 @@ from flows.errors import (
     NotPossible,
 )
 from flows.schema.schema import Fault, parse
-from webapp.elicitations.retry import Erased
 from webapp.elicitations.waiters import Changed
 from webapp.http.parts import READ
 from webapp.kinds.decision import WITHDRAWN
@@ -42,6 +41,7 @@ from webapp.pages.builder import PageBuilder
 from webapp.pages.form import form_of, with_zones
 from webapp.pages.updates import State, state_of
 from webapp.pages.views import ProviderTrouble
+from webapp.records.rows import Erased
 from webapp.routes.answers import problem, see_other
 from webapp.routes.openers import must_be_opener, pace, unconfirmed
 from webapp.routes.page_request import CurrentPage, PageRequest
@@ -364,6 +364,6 @@ async def _statuses(
                 yield ": ping\n\n"
             try:
                 changed: list[Changed] = [one for one in changes if not isinstance(one, Run)]
-                current = await elicitations.newest(current, changed)
+                current = await elicitations.rows.newest(current, changed)
             except Erased:  # the browser reconnects and sees the erasure
                 return

@@ -315,10 +315,10 @@ async def test_two_programs_in_same_run_do_step_once(shop: Programs) -> None:
             go_on.set()
             await asyncio.sleep(0)
 
-        asker._requests._pause = pause
+        asker._requests.pause = pause
 
     async def first(asker: Elicit) -> object:
-        asker._requests._pause = lambda _: asyncio.Event().wait()
+        asker._requests.pause = lambda _: asyncio.Event().wait()
         return await elicit.once("book", book)
 
     async def second(asker: Elicit) -> object:
@@ -347,7 +347,7 @@ async def test_claim_of_dead_program_expires(shop: Programs, here: AskingEnv) ->
             here.clock.tick(seconds=31)
 
         if begun.is_set():
-            asker._requests._pause = pause
+            asker._requests.pause = pause
         return await elicit.once("book", book)
 
     first = shop.begin(work)
@@ -417,7 +417,7 @@ async def test_gateway_errors_of_proxy_are_retried(shop: Programs) -> None:
         pauses.append(seconds)
 
     async def work(asker: Elicit) -> bool:
-        asker._requests._pause = pause
+        asker._requests.pause = pause
         return await elicit.confirm("Delete it?")
 
     assert await shop.done(work, approve, transport=way)

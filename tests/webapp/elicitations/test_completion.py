@@ -49,7 +49,7 @@ from webapp.identity.local_peer import Peer
 from webapp.identity.users import Users
 from webapp.records.owners import SERVICE
 from webapp.records.values import Alias
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.stores import Record
 from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
@@ -451,9 +451,8 @@ async def test_process_does_not_find_custom_ids_of_other_servers(
     others = await named_by(here, "order-9", server="another", tool="pay")
     async with open_service(
         plain_settings(uid=UID),
+        ServiceOptions(clock=clock, users=Users(application="s")),
         store=store,
-        clock=clock,
-        users=Users(application="s"),
     ) as served:
         assert await served.completing.complete("order-9", {}) is Completion.UNKNOWN
         own = await named_by(here, "order-9", tool="pay")
@@ -505,7 +504,10 @@ async def test_custom_id_in_format_of_generated_ids_is_refused(
     ):
         await elicit.url("Please go there.", "https://example.com/", elicitation_id=victim.id)
     assert presenter.holds is None
-    assert [one.id for one in await here.elicitations.open_of(victim.owner)] == [victim.id]
+    assert [
+        one.id
+        for one in await here.elicitations.rows.open_of(victim.owner, now=here.elicitations.clock())
+    ] == [victim.id]
 
 
 async def test_question_id_is_found_only_for_party_which_asked(here: Service) -> None:

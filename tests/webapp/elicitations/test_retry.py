@@ -10,7 +10,7 @@ from flows.question import asking
 from tests.support.clock import Clock
 from tests.support.service_env import Holding, asked, call_of, process
 from webapp.calls.verbs import Verbs
-from webapp.elicitations import retry as tries
+from webapp.elicitations import service as tries
 from webapp.stores import Conflict, Record
 from webapp.stores.sqlite import MemoryStore
 

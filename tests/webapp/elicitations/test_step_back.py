@@ -85,10 +85,10 @@ async def test_question_ended_in_lost_writes_is_read_again_after_reconnect(store
         question = await asked(service)
         copies = await scanned(store)
         await service.elicitations.settle(question.id, Status.DECLINED)
-        assert service.elicitations.recent.has_ended(question.id)
+        assert service.elicitations.rows.recent.has_ended(question.id)
         await go_back(store, copies)
         await _apply(service.elicitations, None)
-        assert not service.elicitations.recent.has_ended(question.id)
+        assert not service.elicitations.rows.recent.has_ended(question.id)
         assert await service.elicitations.high_water.step_back() is not None
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from webapp.elicitations.retry import Uncancelled
+from webapp.elicitations.service import Uncancelled
 
 
 class Work:

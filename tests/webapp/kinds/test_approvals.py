@@ -345,13 +345,17 @@ async def test_open_questions_are_listed_by_owner(service: Service) -> None:
         for subject in ("alice", "bob")
     )
     async with at_the_gate(service) as (_, asked):
-        assert [one.id for one in await service.elicitations.open_of(alice)] == [asked.id]
-        assert not await service.elicitations.open_of(bob)
+        assert [
+            one.id for one in await service.elicitations.rows.open_of(alice, now=service.clock())
+        ] == [asked.id]
+        assert not await service.elicitations.rows.open_of(bob, now=service.clock())
         async with at_the_gate(service, subject="bob") as (_, his):
-            assert {one.id for one in await service.elicitations.open_of()} == {asked.id, his.id}
+            assert {
+                one.id for one in await service.elicitations.rows.open_of(now=service.clock())
+            } == {asked.id, his.id}
             await service.kinds.gates.complete(his, {}, OnPage())
         await service.kinds.gates.complete(asked, {}, OnPage())
-    assert not await service.elicitations.open_of(alice)
+    assert not await service.elicitations.rows.open_of(alice, now=service.clock())
 
 
 async def test_operator_lists_and_revokes_approvals(service: Service) -> None:

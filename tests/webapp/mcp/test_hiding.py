@@ -28,7 +28,7 @@ from tests.support.mcp_server import (
     text_of,
 )
 from webapp.connecting import utc_now
-from webapp.service import open_service
+from webapp.service import ServiceOptions, open_service
 from webapp.stores import open_store
 
 
@@ -217,7 +217,7 @@ async def test_changes_by_another_process_notify_the_session(library, tmp_path):
         store = await open_store(address)
         elsewhere.push_async_callback(store.aclose)
         other = await elsewhere.enter_async_context(
-            open_service(env.settings, store=store, clock=utc_now)
+            open_service(env.settings, ServiceOptions(clock=utc_now), store=store)
         )
         owner = other.identity.local_owner
         assert await other.kinds.secrets.forget(owner=owner, server="shop", name="door")

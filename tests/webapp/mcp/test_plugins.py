@@ -280,7 +280,7 @@ async def by_name(env: ServerEnv, caller: Caller) -> None:
 async def by_key(env: ServerEnv, caller: Caller) -> None:
     (asked,) = await env.elicitations()
     with pytest.raises(InvalidAnswer, match="Cats"):
-        await env.service.completing.approved(asked, {"first": "Tom"}, ApprovedByKey())
+        await env.service.completing.complete_with(asked, {"first": "Tom"}, ApprovedByKey())
 
 
 async def by_model(env: ServerEnv, caller: Caller) -> None:

@@ -11,7 +11,7 @@ from tests.support.service_env import plain_settings, question_in_store
 from webapp.pages.builder import PageBuilder
 from webapp.pages.views import Asking, StartAccount, StartPayment, StartUrl, UseAccount
 from webapp.pages.views_forms import StartConfirm, StartForm, StartSecret
-from webapp.service import open_service
+from webapp.service import ServiceOptions, open_service
 from webapp.stores.sqlite import MemoryStore
 
 STARTS = (StartAccount, StartPayment, StartUrl, UseAccount, StartConfirm, StartForm, StartSecret)
@@ -43,7 +43,9 @@ def dark_modules(path: str) -> int:
 )
 async def test_only_address_that_a_phone_can_reach_is_shown(url: str, shows: str | None) -> None:
     clock = Clock()
-    async with open_service(plain_settings(url=url), store=MemoryStore(), clock=clock) as service:
+    async with open_service(
+        plain_settings(url=url), ServiceOptions(clock=clock), store=MemoryStore()
+    ) as service:
         question = question_in_store(service)
         view = await PageBuilder(service, question, here="/e/x", csrf="c").view(is_bound=False)
         assert isinstance(view, StartUrl)

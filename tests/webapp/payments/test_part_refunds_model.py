@@ -34,7 +34,7 @@ from tests.support.event_env import CRM
 from tests.support.service_env import plain_settings
 from webapp.http.client import Outbound
 from webapp.records.values import KINDS, OutgoingEvent
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.stores import Record
 from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
@@ -214,9 +214,10 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
             httpx.AsyncClient(transport=httpx.MockTransport(self.till)) as client,
             open_service(
                 plain_settings(sellers={SELLER.name: SELLER}, events=(CRM,)),
+                ServiceOptions(
+                    clock=self.clock, outbound=Outbound(client, allow_loopback=True, resolve=public)
+                ),
                 store=self.store.sibling(),
-                clock=self.clock,
-                outbound=Outbound(client, allow_loopback=True, resolve=public),
             ) as service,
         ):
             yield service

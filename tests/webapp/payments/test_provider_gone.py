@@ -16,7 +16,7 @@ from webapp.command import CommandRefused
 from webapp.http.client import Outbound
 from webapp.records.ids import tail_of
 from webapp.routes.redirect import depart
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.sweeper import fall_due
 
 
@@ -33,9 +33,8 @@ async def without(payment_env: PaymentEnv) -> AsyncIterator[Service]:
         httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(500))) as client,
         open_service(
             plain_settings(),
+            ServiceOptions(clock=payment_env.clock, outbound=Outbound(client, allow_loopback=True)),
             store=payment_env.store.sibling(),
-            clock=payment_env.clock,
-            outbound=Outbound(client, allow_loopback=True),
         ) as service,
     ):
         yield service

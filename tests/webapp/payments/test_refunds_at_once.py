@@ -29,7 +29,7 @@ from tests.support.payment_env import (
 from tests.support.service_env import plain_settings
 from webapp.http.client import Outbound
 from webapp.payments.refunds import Refunds
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.sweeper import fall_due
 
 
@@ -69,9 +69,11 @@ async def another_process(
             plain_settings(
                 sellers={LEMON_SQUEEZY.name: LEMON_SQUEEZY} if sells else {},
             ),
+            ServiceOptions(
+                clock=payment_env.clock,
+                outbound=Outbound(client, allow_loopback=True, resolve=public),
+            ),
             store=payment_env.store.sibling(),
-            clock=payment_env.clock,
-            outbound=Outbound(client, allow_loopback=True, resolve=public),
         ) as service,
     ):
         yield service

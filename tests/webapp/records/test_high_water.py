@@ -14,7 +14,7 @@ from tests.support.shared_stores import STORES
 from webapp.deadline import NOON, HandClock
 from webapp.records.high_water import MARK, STEP_BACK, HighWater, StepBack, mark_of
 from webapp.records.owners import SERVICE
-from webapp.service import open_service
+from webapp.service import ServiceOptions, open_service
 from webapp.settings.key_file import KeyFile
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import open_store
@@ -221,7 +221,7 @@ async def test_copy_of_mark_is_in_the_folder_of_the_setting_or_next_to_the_key_f
     address = "memory:" if store_type == "memory" else f"sqlite:///{tmp_path}/store.db"
     async with (
         aclosing(await open_store(address)) as store,
-        open_service(settings, store=store, clock=clock) as service,
+        open_service(settings, ServiceOptions(clock=clock), store=store) as service,
     ):
         await with_marks(service.elicitations.high_water, clock, number=1)
     copies = [path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.mark")]

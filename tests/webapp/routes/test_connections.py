@@ -583,7 +583,12 @@ async def test_disconnected_account_cannot_be_reconnected_from_old_page() -> Non
         sent = await person.browser.post(urljoin(here.url, form.action), data=form.fields)
         page = await ends(person, Page.of(sent))
         assert page.heading == "Your accounts"
-        assert await here.service.elicitations.open_of(here.service.identity.local_owner) == []
+        assert (
+            await here.service.elicitations.rows.open_of(
+                here.service.identity.local_owner, now=here.service.clock()
+            )
+            == []
+        )
 
 
 # Who can press the buttons.

@@ -15,7 +15,7 @@ from tests.support.clock import Clock
 from tests.support.service_env import Holding, call_of, plain_settings
 from webapp.calls.verbs import Verbs
 from webapp.identity.approvers import Approver
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.settings.identity import IdentitySettings
 from webapp.stores.sqlite import MemoryStore
 
@@ -32,8 +32,8 @@ async def serving(**more: Any) -> AsyncIterator[Service]:
             identity=IdentitySettings(approvers=(RELEASE,)),
             **more,
         ),
+        ServiceOptions(clock=Clock()),
         store=MemoryStore(),
-        clock=Clock(),
     ) as service:
         yield service
 

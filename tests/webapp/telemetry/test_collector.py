@@ -21,7 +21,7 @@ from tests.support.watched import Samples, parsed, value
 from webapp.collector import Collector
 from webapp.elicitations.watcher import listen
 from webapp.records.values import KINDS
-from webapp.service import Service, open_service
+from webapp.service import Service, ServiceOptions, open_service
 from webapp.stores import Record, Store, WatchHint
 from webapp.stores.sqlite import MemoryStore, SqliteStore
 from webapp.stores.store import Watch
@@ -34,9 +34,8 @@ async def process(store: Store, clock: Clock) -> AsyncIterator[tuple[Service, Co
     """Open a process with a collector that receives the writes of other processes."""
     async with open_service(
         plain_settings(),
+        ServiceOptions(clock=clock, telemetry=Telemetry(metrics=Metrics())),
         store=store,
-        clock=clock,
-        telemetry=Telemetry(metrics=Metrics()),
     ) as service:
         collector = Collector(service)
         hearing = asyncio.create_task(listen(service.elicitations))
@@ -262,7 +261,9 @@ async def test_broken_store_or_ending_process_is_not_ready() -> None:
 
 
 async def test_collector_does_not_run_without_metrics_reader() -> None:
-    async with open_service(plain_settings(), store=MemoryStore(), clock=Clock()) as service:
+    async with open_service(
+        plain_settings(), ServiceOptions(clock=Clock()), store=MemoryStore()
+    ) as service:
         collecting = asyncio.create_task(Collector(service).collect())
         await asyncio.sleep(0)
         has_ended = collecting.done()

@@ -29,7 +29,7 @@ from tests.support.watched import (
     value,
     watched_tools,
 )
-from webapp.service import open_service
+from webapp.service import ServiceOptions, open_service
 from webapp.settings.settings import BadSettings, read_settings
 from webapp.stores import Conflict, Record
 from webapp.stores.observed import ObservedStore, observed
@@ -285,9 +285,8 @@ async def test_outcome_claimed_after_expired_lease_is_counted_as_takeover() -> N
     metrics, clock = Metrics(), Clock()
     async with open_service(
         plain_settings(),
+        ServiceOptions(clock=clock, telemetry=Telemetry(metrics=metrics)),
         store=MemoryStore(),
-        clock=clock,
-        telemetry=Telemetry(metrics=metrics),
     ) as service:
         one, elicitations = await asked(service), service.elicitations
         await elicitations.settle(one.id, Status.DECLINED)
