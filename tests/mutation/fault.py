@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -57,7 +58,9 @@ class Fault:
         found: list[tuple[float, Location]] = []
         wanted = [line.strip() for line in self.original]
         for module, lines in sources.items():
-            stripped = [line.strip() for line in lines]
+            stripped = _stripped(tuple(lines))
+            if wanted[0] not in stripped:  # faster than the loop
+                continue
             for start, line in enumerate(stripped):
                 if line == wanted[0] and stripped[start : start + len(wanted)] == wanted:
                     near = self._neighbours(stripped, start)
@@ -74,11 +77,17 @@ class Fault:
         faulty = [indentation + line if line else line for line in self.faulty]
         return [*lines[: place.start], *faulty, *lines[place.start + len(self.original) :]]
 
-    def _neighbours(self, stripped: Sequence[str], start: int) -> int:
+    def _neighbours(self, stripped: list[str], start: int) -> int:
         """Count the unchanged neighbours, above and below, up to the first changed one."""
         end = start + len(self.original)
         above = reversed(stripped[max(0, start - len(self.before)) : start])
         return _alike(reversed(self.before), above) + _alike(self.after, stripped[end:])
+
+
+@cache
+def _stripped(lines: tuple[str, ...]) -> list[str]:
+    """Return the lines without indentation. Each module is searched for hundreds of faults."""
+    return [line.strip() for line in lines]
 
 
 def _alike(these: Iterable[str], those: Iterable[str]) -> int:

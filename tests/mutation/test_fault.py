@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from functools import cache
 from io import StringIO
 
 import pytest
@@ -61,6 +62,12 @@ def test_each_planted_fault_has_a_location_and_is_killed() -> None:
     assert [outcomes[fault.id]["outcome"] for fault in planted] == ["killed"] * len(planted)
 
 
+@cache
+def functions_of(file: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    nodes = ast.walk(ast.parse((PROJECT / file).read_text("utf-8")))
+    return [each for each in nodes if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
 # finding: XH1
 def test_each_fault_of_a_finding_is_killed_by_a_test_that_cites_it() -> None:
     outcomes = json.loads(OUTCOMES.read_text())
@@ -69,12 +76,7 @@ def test_each_fault_of_a_finding_is_killed_by_a_test_that_cites_it() -> None:
     for fault in planted:
         file, _, test = outcomes[fault.id]["test"].partition("[")[0].partition("::")
         lines = (PROJECT / file).read_text("utf-8").splitlines()
-        (found,) = (
-            each
-            for each in ast.walk(ast.parse("\n".join(lines)))
-            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-            and each.name == test.rpartition("::")[2]
-        )
+        (found,) = (each for each in functions_of(file) if each.name == test.rpartition("::")[2])
         first = min(each.lineno for each in (found, *found.decorator_list))
         text = "\n".join(lines[first - 2 : found.end_lineno])
         assert re.search(rf"# finding: .*\b{fault.finding}\b", text), fault.id

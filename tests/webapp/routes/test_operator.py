@@ -200,15 +200,15 @@ async def test_event_is_sent_again(shop: Shop) -> None:
     assert (after.status, after.tries) == ("waiting", 0)
 
 
-async def test_list_makes_three_reads_of_store_with_4000_rows_of_each_kind(shop: Shop) -> None:
-    await filled(shop.service, 4000, owners=500)
+async def test_list_makes_three_reads_of_store_with_800_rows_of_each_kind(shop: Shop) -> None:
+    await filled(shop.service, 800, owners=100)
     person = await entered(await shop.person(), shop.service)
     counted = counting(shop.service)
     for name in LISTS:
         shop.service.elicitations.owners.forget(None)
         before = counted.reads
         page = await at(person, shop.service, f"/{name}?page=3")
-        total = 300 if name == "rejected" else 4000
+        total = 300 if name == "rejected" else 800
         assert (page.status, f"41 to 60 of {total}" in page.text) == (200, True), name
         assert 0 < counted.reads - before <= 3, name
         for secret in SECRETS:
@@ -303,8 +303,8 @@ async def test_list_reads_a_limited_number_of_rows(shop: Shop) -> None:
     assert [row.id for row in parts] == [row.id for row in whole.rows]
 
 
-async def test_search_reads_each_kind_at_once_in_store_with_5000_questions(shop: Shop) -> None:
-    await filled(shop.service, 4000, owners=500)
+async def test_search_reads_each_kind_at_once_in_store_with_800_questions(shop: Shop) -> None:
+    await filled(shop.service, 800, owners=100)
     person = await entered(await shop.person(), shop.service)
     (one, *_) = (await listed(shop.service, Payment, at_most=1)).rows
     counted = counting(shop.service)
