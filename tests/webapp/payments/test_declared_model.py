@@ -141,6 +141,11 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
             checkout[field] = amount
             self.post.append(self.named(self.acme.event(id)))
 
+    @rule(state=st.sampled_from(["succeeded", "pending"]))
+    def switch(self, state: str) -> None:
+        """Set the state of new refunds. Acme counts a pending refund at once."""
+        self.acme.refund_state = state
+
     @precondition(lambda self: self.acme.checkouts)
     @rule(which=some, comes_again=st.booleans())
     def send_event(self, which: int, comes_again: bool) -> None:
@@ -232,6 +237,7 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
 
     async def end_well(self) -> None:
         self.acme.is_down, self.acme.loses = False, None
+        self.acme.refund_state = "succeeded"
         for name, event in reversed([*self.post]):
             await self._send(name, event)
         for amount in ({"minutes": 31}, {"minutes": 31}, {"days": 2}, {"days": 2}):
