@@ -141,6 +141,15 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
             checkout[field] = amount
             self.post.append(self.named(self.acme.event(id)))
 
+    @precondition(lambda self: self.acme.checkouts)
+    @rule(which=some)
+    def win_claim(self, which: int) -> None:
+        id, checkout = self.checkout(which)
+        if checkout["charged_back"]:
+            checkout["charged_back"] = 0
+            won = self.acme.event(id).replace(b"checkout.updated", b"claim.won")
+            self.post.append(self.named(won))
+
     @rule(state=st.sampled_from(["succeeded", "pending"]))
     def switch(self, state: str) -> None:
         """Set the state of new refunds. Acme counts a pending refund at once."""
