@@ -42,6 +42,7 @@ class Acme:
         self.is_down = False
         self.loses: str | None = None  # lose the reply to requests whose path ends with this text
         self.refuses: str | None = None  # refuse requests whose path ends with this text
+        self.refund_state = "succeeded"  # of the replies to refund requests
         self.says: Body = {}  # values that replace those of a new checkout
         self.before_it_answers: Callable[[Body], Awaitable[object]] | None = None
         self._by_key: dict[str, Body] = {}
@@ -82,7 +83,7 @@ class Acme:
                 if key not in self.refunds:
                     self.refunds[key] = {"id": f"re-{len(self.refunds) + 1}", **wanted}
                     self._of(payment)["refunded"] += wanted["amount"]
-                return {**self.refunds[key], "state": "succeeded"}
+                return {**self.refunds[key], "state": self.refund_state}
             case _:
                 raise AssertionError(path)
 

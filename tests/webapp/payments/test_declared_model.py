@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flows.errors import ElicitError
+from flows.errors import ElicitError, NotPossible
 from flows.payments.receipt import ReceiptStatus
+from flows.payments.refunds import UnderWay
 from tests.support.acme import DECLARED, Acme, declared, send
 from tests.support.payment_env import PaymentEnv, selling
 from webapp.sweeper import fall_due
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 some = st.integers(min_value=0, max_value=2)
 PRICE = 900
+totals = st.sampled_from([300, 600, None])  # the total of a refund; None refunds everything
 ROUNDS_WHILE_DOWN = 10
 ROUNDS_AT_MOST = 1000  # only an endless loop runs this often
 
@@ -44,6 +46,8 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
         self.asked: list[Elicitation] = []
         self.post: list[tuple[str, bytes]] = []  # the provider's events, oldest first
         self.sent = 0
+        self.asked_back: Counter[str] = Counter()  # the highest requested total, by checkout
+        self.at_dashboard: Counter[str] = Counter()  # refunded at the dashboard, by checkout
 
     def do(self, work: "Coroutine[Any, Any, Any]") -> Any:
         return self.loop.run_until_complete(work)
@@ -133,8 +137,23 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
         id, checkout = self.checkout(which)
         gone = checkout["refunded"] + checkout["charged_back"] - checkout[field]
         if checkout["state"] == "paid" and checkout[field] < amount <= PRICE - gone:
+            self.at_dashboard[id] += amount - checkout[field] if field == "refunded" else 0
             checkout[field] = amount
             self.post.append(self.named(self.acme.event(id)))
+
+    @precondition(lambda self: self.acme.checkouts)
+    @rule(which=some)
+    def win_claim(self, which: int) -> None:
+        id, checkout = self.checkout(which)
+        if checkout["charged_back"]:
+            checkout["charged_back"] = 0
+            won = self.acme.event(id).replace(b"checkout.updated", b"claim.won")
+            self.post.append(self.named(won))
+
+    @rule(state=st.sampled_from(["succeeded", "pending"]))
+    def switch(self, state: str) -> None:
+        """Set the state of new refunds. Acme counts a pending refund at once."""
+        self.acme.refund_state = state
 
     @precondition(lambda self: self.acme.checkouts)
     @rule(which=some, comes_again=st.booleans())
@@ -159,25 +178,36 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
     # The server.
 
     @precondition(lambda self: self.acme.checkouts)
-    @rule(which=some, loses_reply=st.booleans(), at_once=st.integers(min_value=1, max_value=2))
-    def refund(self, which: int, loses_reply: bool, at_once: int) -> None:
-        self.do(self._refund(which, loses_reply=loses_reply, at_once=at_once))
+    @rule(
+        which=some,
+        trouble=st.sampled_from([None, None, "loses", "refuses"]),
+        at_once=st.lists(totals, min_size=1, max_size=2),
+    )
+    def refund(self, which: int, trouble: str | None, at_once: list[int | None]) -> None:
+        self.do(self._refund(which, trouble=trouble, at_once=at_once))
 
-    async def _refund(self, which: int, *, loses_reply: bool, at_once: int) -> None:
+    async def _refund(self, which: int, *, trouble: str | None, at_once: list[int | None]) -> None:
         payments = await self.payments()
         if not payments:
             return
         payment = payments[which % len(payments)]
-        self.acme.loses = "/refunds" if loses_reply else None
+        self.acme.loses = "/refunds" if trouble == "loses" else None
+        self.acme.refuses = "/refunds" if trouble == "refuses" else None
         asking = [
             self.payment_env.service.kinds.payments.refunds.refund(
-                payment.owner, payment.id, reason=None
+                payment.owner, payment.id, reason=None, up_to=up_to
             )
-            for _ in range(at_once)
+            for up_to in at_once
         ]
-        for outcome in await asyncio.gather(*asking, return_exceptions=True):
+        outcomes = await asyncio.gather(*asking, return_exceptions=True)
+        for up_to, outcome in zip(at_once, outcomes, strict=True):
             assert isinstance(outcome, ElicitError) or not isinstance(outcome, Exception), outcome
-        self.acme.loses = None
+            if not isinstance(outcome, (NotPossible, UnderWay)):
+                self.want_back(payment, up_to or PRICE)
+        self.acme.loses = self.acme.refuses = None
+
+    def want_back(self, payment: "Payment", total: int) -> None:
+        self.asked_back[payment.session] = max(self.asked_back[payment.session], total)
 
     @rule(amount=st.sampled_from([{"seconds": 31}, {"minutes": 10}, {"minutes": 31}, {"days": 3}]))
     def let_time_pass(self, amount: dict[str, int]) -> None:
@@ -188,6 +218,10 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
         """Sweep until nothing is due. Questions for a provider that is down stay due."""
         for _ in range(ROUNDS_WHILE_DOWN if self.acme.is_down else ROUNDS_AT_MOST):
             self.payment_env.clock.tick(seconds=31)
+            for payment in await self.payments():
+                is_due = payment.due_at is not None and payment.due_at <= self.payment_env.clock()
+                if is_due and payment.status is ReceiptStatus.OPEN and payment.part is None:
+                    self.want_back(payment, PRICE)  # an unused payment is refunded in full
             if not await fall_due(self.payment_env.service):
                 return
         assert self.acme.is_down, "the sweeper must finish while the provider is reachable"
@@ -207,9 +241,12 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
             assert checkout["state"] == "paid", "each payment row has a paid checkout"
             gone = checkout["refunded"] + checkout["charged_back"]
             assert gone <= PRICE, "refunds and chargebacks do not exceed the price"
+            most = self.asked_back[payment.session] + self.at_dashboard[payment.session]
+            assert checkout["refunded"] <= most, "no more is refunded than was asked for"
 
     async def end_well(self) -> None:
         self.acme.is_down, self.acme.loses = False, None
+        self.acme.refund_state = "succeeded"
         for name, event in reversed([*self.post]):
             await self._send(name, event)
         for amount in ({"minutes": 31}, {"minutes": 31}, {"days": 2}, {"days": 2}):
@@ -230,6 +267,9 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
             assert payment.status is not ReceiptStatus.REFUNDING, (
                 "each refund that was begun must end"
             )
+            assert payment.part is None, "each refund of a part must end"
+            is_gone = checkout["refunded"] + checkout["charged_back"] >= PRICE
+            assert not (payment.is_usable and is_gone), "no payment is usable without its money"
             is_back = checkout["refunded"] == PRICE
             assert (payment.status is ReceiptStatus.REFUNDED) == is_back
             is_claimed = 0 < checkout["charged_back"] >= PRICE - checkout["refunded"]
