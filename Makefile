@@ -4,7 +4,8 @@ UV ?= uv
 VENV := .venv
 # One worker more than processors: a test that waits for a disk or a process uses no processor.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
-SLOW_WORKERS ?= $(WORKERS)
+# The slow tests mostly wait for other processes, and leave half of the processors unused.
+SLOW_WORKERS ?= $(shell echo $$(( 2 * $$(getconf _NPROCESSORS_ONLN) + 1 )))
 BIN := $(VENV)/bin
 # Write bytecode: the tests start hundreds of processes, and each would compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
