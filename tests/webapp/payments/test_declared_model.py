@@ -46,6 +46,7 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
         self.asked: list[Elicitation] = []
         self.post: list[tuple[str, bytes]] = []  # the provider's events, oldest first
         self.sent = 0
+        self.won: set[str] = set()  # the checkouts whose claim the seller has won; it is the last
         self.asked_back: Counter[str] = Counter()  # the highest requested total, by checkout
         self.at_dashboard: Counter[str] = Counter()  # refunded at the dashboard, by checkout
 
@@ -55,7 +56,8 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         folder = self.stack.enter_context(tempfile.TemporaryDirectory())
-        seller = declared(DECLARED, folder=Path(folder))
+        text = DECLARED + 'news = { "claim.won" = "won" }\n'
+        seller = declared(text, folder=Path(folder))
         self.payment_env: PaymentEnv = self.do(
             self.stack.enter_async_context(selling(seller, self.acme))
         )
@@ -135,6 +137,8 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
         The provider always sends an event for both.
         """
         id, checkout = self.checkout(which)
+        if field == "charged_back" and id in self.won:
+            return
         gone = checkout["refunded"] + checkout["charged_back"] - checkout[field]
         if checkout["state"] == "paid" and checkout[field] < amount <= PRICE - gone:
             self.at_dashboard[id] += amount - checkout[field] if field == "refunded" else 0
@@ -147,6 +151,7 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
         id, checkout = self.checkout(which)
         if checkout["charged_back"]:
             checkout["charged_back"] = 0
+            self.won.add(id)
             won = self.acme.event(id).replace(b"checkout.updated", b"claim.won")
             self.post.append(self.named(won))
 
