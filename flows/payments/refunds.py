@@ -238,7 +238,8 @@ def refund_changed(payment: Payment, change: RefundChange, *, at: datetime) -> P
         return replace(payment, pending=None)
     if change.is_done:
         return payment if payment.pending is None else check_soon(payment, at)
-    return pending(payment, at) if payment.pending is None and payment.refunded else payment
+    # The event may be older than the end of the refund, so the provider is asked.
+    return check_soon(payment, at) if payment.pending is None and payment.refunded else payment
 
 
 def with_reported_changes(
@@ -249,14 +250,28 @@ def with_reported_changes(
         return payment  # a refund was recorded during the poll, so the answer may lack it
     changes = tuple(changes)
     failed = [one for one in changes if not one.stands]
-    standing = sum(one.amount or 0 for one in changes if one.stands)
-    payment = receipts.partly_refunded(payment, now, amount=standing)
+    listed = sum(one.amount or 0 for one in changes if one.stands)
+    remaining = remaining_total(payment, changes, listed=listed)
+    payment = receipts.partly_refunded(payment, now, amount=listed)
     if failed:
-        payment = _with_failed(payment, failed, now, remaining=min(standing, payment.refunded))
-    is_pending = any(one.stands and not one.is_done for one in changes)
+        payment = _with_failed(payment, failed, now, remaining=min(remaining, payment.refunded))
+    # A pending refund that the list does not show yet stays pending.
+    is_pending = listed < remaining and payment.is_refund_pending
+    is_pending = is_pending or any(one.stands and not one.is_done for one in changes)
     if is_pending and (payment.pending is None or payment.pending.is_check):
         return pending(payment, now)
     return asked_about(payment, now, is_pending=is_pending)
+
+
+def remaining_total(payment: Payment, changes: Iterable[RefundChange], *, listed: int) -> int:
+    """Return the refunded total without the refunds that have failed, in minor units.
+
+    `changes` is the provider's list of refunds, and `listed` the sum of those that did not fail.
+    The list may not show the newest refunds yet, so a lower sum does not reduce the total.
+    """
+    new = [one for one in changes if not one.stands and one.id not in payment.failed_refunds]
+    failed = sum(payment.amount if one.amount is None else one.amount for one in new)
+    return max(listed, payment.refunded - failed)
 
 
 def asked_about(payment: Payment, now: datetime, *, is_pending: bool) -> Payment:

@@ -20,6 +20,7 @@ from flows.origin import origin_of
 from flows.payments.gateway import MerchantAccount, ProviderSession, require_terms
 from flows.payments.money import MINOR_UNIT_DIGITS_AT_MOST, Money, digits_of
 from flows.payments.receipt import Payment, Refund, RefundChange, RefundStatus
+from flows.payments.refunds import remaining_total
 from flows.payments.session import Id, Malformed, Mismatch, StoredCheckout
 
 T = TypeVar("T")
@@ -167,6 +168,18 @@ def refund_key(payment: Payment) -> str:
     return f"refund:{payment.id}" + (f":again-{failed}" if failed else "")
 
 
+def part_refund_key(
+    refunds: Iterable[ProviderRefund], payment: Payment, *, price: Money, rest: Money
+) -> str:
+    """Return the idempotency key of a part refund up to `price`, which requests `rest`.
+
+    The key changes after a refund that failed or was made elsewhere. It does not change when the
+    list shows a recorded refund later: with another key, the provider would make the refund twice.
+    """
+    failed = sum(not one.stands for one in refunds)
+    return f"{refund_key(payment)}:{price.minor_units}:{rest.minor_units}:{failed}"
+
+
 def reported_changes(
     refunds: Iterable[ProviderRefund], seller: MerchantAccount
 ) -> tuple[RefundChange, ...]:
@@ -220,12 +233,19 @@ def existing_or_rest(
 ) -> Refund | Money:
     """Return the existing refunds as one if they make up `price`, and otherwise the rest.
 
-    The existing refunds may be more than `price`. Raises Failed.
+    The existing refunds may be more than `price`. A refund that the ledger has recorded counts even
+    if the list does not show it yet. Raises Failed.
     """
-    standing, given = standing_refunds(refunds, payment, seller)
+    refunds = tuple(refunds)
+    standing, listed = standing_refunds(refunds, payment, seller)
+    given = remaining_total(payment, reported_changes(refunds, seller), listed=listed)
     if given < price.minor_units:
         return Money.from_minor_units(price.minor_units - given, payment.currency)
-    return as_one(standing, Money.from_minor_units(min(given, payment.amount), payment.currency))
+    total = Money.from_minor_units(min(given, payment.amount), payment.currency)
+    if not standing:
+        id = payment.refund_id or payment.id
+        return Refund(id=id, price=total, status=RefundStatus.PENDING)
+    return as_one(standing, total)
 
 
 def existing_refunds(listing: Talk[Sequence[RefundT]]) -> Talk[Sequence[RefundT]]:

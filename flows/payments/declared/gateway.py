@@ -6,6 +6,7 @@ exactly the terms of the question. A repeated refund request has the same idempo
 """
 
 import hashlib
+from datetime import timedelta
 
 import httpx
 import msgspec
@@ -39,6 +40,7 @@ from flows.payments.responses import (
     written,
 )
 from flows.payments.session import Malformed, SessionStatus, StoredCheckout, checkout_of, terms_of
+from flows.webhooks.signatures import Scheme
 
 OPENING = "open its payment page"
 REASON_AT_MOST = 190  # Square, in examples/payments, allows 192 characters
@@ -47,6 +49,9 @@ FETCHING = "report the status of the payment"
 
 class DeclaredGateway(HostedCheckout[DeclaredAccount]):
     """The gateway for a declared provider. Implements Gateway and Signs."""
+
+    pace: tuple[timedelta, ...]
+    scheme: Scheme
 
     def __init__(self, seller: DeclaredAccount) -> None:
         super().__init__(seller)

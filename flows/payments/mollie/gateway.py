@@ -36,6 +36,7 @@ from flows.payments.checkout_page import (
 )
 from flows.payments.gateway import (
     ProviderSession,
+    UnsignedNotice,
     fits_a_header,
     payment_of,
     terms_for,
@@ -150,7 +151,6 @@ class MollieGateway(HostedCheckout[MollieAccount]):
     """The gateway for Mollie: a session is a payment. Implements Gateway, Lists and Traces."""
 
     pace = PACE
-    read_unsigned = staticmethod(unsigned_in)
 
     def check(self, price: Money) -> None:
         written(price)
@@ -217,6 +217,9 @@ class MollieGateway(HostedCheckout[MollieAccount]):
     def refunds(self, payment: Payment) -> Talk[Sequence[RefundChange]]:
         path = f"{_path(payment_of(payment, self.seller))}/refunds"
         return reported_changes((yield from self._refunds(payment, path)), self.seller)
+
+    def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
+        return unsigned_in(body, query=query)
 
     def trace(self, payment: str) -> Talk[str | None]:
         reply = yield self._request("GET", _path(payment))

@@ -70,6 +70,7 @@ from flows.payments.responses import (
     existing_or_rest,
     existing_refunds,
     json_request,
+    part_refund_key,
     problem,
     refund_key,
     reported_changes,
@@ -287,7 +288,7 @@ class PayPalGateway(HostedCheckout[PayPalAccount]):
             if isinstance(found, Refund):
                 return found
             wish["amount"] = _amount(found)
-            key = f"{key}:{up_to}:{len(listed)}"
+            key = part_refund_key(listed, payment, price=price, rest=found)
         body = msgspec.json.encode(wish).decode()
         reply = yield from self._send("POST", path, body=body, key=key)
         if reply.status_code in (200, 201):

@@ -32,6 +32,7 @@ from flows.payments.checkout_page import PACE, HostedCheckout, return_urls, stor
 from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import (
     CLOCKS_DIFFER,
+    Notice,
     ProviderSession,
     fits_a_header,
     payment_of,
@@ -46,6 +47,7 @@ from flows.payments.responses import (
     already_refunded,
     existing_or_rest,
     existing_refunds,
+    part_refund_key,
     problem,
     refund_key,
     reported_changes,
@@ -213,7 +215,6 @@ class StripeGateway(HostedCheckout[StripeAccount]):
 
     scheme = STRIPE
     pace = PACE
-    read_notice = staticmethod(notice_in)
 
     def __init__(self, seller: StripeAccount) -> None:
         super().__init__(seller)
@@ -252,6 +253,9 @@ class StripeGateway(HostedCheckout[StripeAccount]):
         reply = yield self._get(f"{_SESSIONS}?{urlencode(query)}")
         return sessions_in(reply, self.seller)
 
+    def read_notice(self, body: bytes) -> Notice:
+        return notice_in(body)
+
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
         terms_for(elicitation, self.seller)
         path = _path(_SESSIONS, session)
@@ -283,7 +287,7 @@ class StripeGateway(HostedCheckout[StripeAccount]):
             if isinstance(found, Refund):
                 return found
             form["amount"] = str(charge_amount(found))
-            key = f"{key}:{up_to}:{len(listed)}"
+            key = part_refund_key(listed, payment, price=price, rest=found)
         reply = yield self._post(_REFUNDS, urlencode(form), key=key)
         if reply.status_code == 200:
             return read_refund(reply, payment, self.seller)

@@ -98,9 +98,13 @@ def collect(
 
 
 def refunded(
-    *replies: httpx.Response, reason: str | None = None, up_to: int | None = None
+    *replies: httpx.Response,
+    reason: str | None = None,
+    up_to: int | None = None,
+    earlier: int = 0,
 ) -> tuple[Refund, list[httpx.Request]]:
     paid = gateway_env.payment("paypal", session="ORDER1", payment_intent="CAPTURE1")
+    paid = replace(paid, refunded=earlier)
     return run(lambda gateway: gateway.refund(paid, reason=reason, up_to=up_to), *replies)
 
 
@@ -543,6 +547,25 @@ def test_two_partial_refunds_of_same_size_are_each_made_once() -> None:
     for up_to in (300, 600):  # 300 is requested again by a store that has lost both
         there, [_] = refunded(after, up_to=up_to)
         assert there.price == Money("6.00", "EUR")
+
+
+def test_recorded_refund_that_the_list_lacks_is_not_made_again() -> None:
+    first, second = (
+        refund(id="REFUND1", amount=eur("3.00")),
+        refund(id="REFUND2", amount=eur("3.00")),
+    )
+    outdated, current = (
+        reply(order("COMPLETED", capture(), refunds=[])),
+        reply(order("COMPLETED", capture(), refunds=[first])),
+    )
+    keys = set()
+    for listed in (outdated, current):
+        _, [_, request] = refunded(listed, reply(second, 201), up_to=600, earlier=300)
+        assert msgspec.json.decode(request.content)["amount"] == eur("3.00")
+        keys.add(request.headers["PayPal-Request-Id"])
+    assert len(keys) == 1
+    found, [_] = refunded(outdated, up_to=300, earlier=300)
+    assert (found.price, found.status) == (Money("3.00", "EUR"), RefundStatus.PENDING)
 
 
 def test_pending_refund_reports_remaining_amount() -> None:

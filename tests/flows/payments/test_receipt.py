@@ -239,6 +239,32 @@ def test_new_refund_at_the_time_of_a_failed_one_is_polled() -> None:
     assert (found.refunded, found.owed, found.pending) == (300, 300, None)
 
 
+def test_list_without_the_newest_refund_does_not_reduce_the_refunded_total() -> None:
+    both = receipts.partly_refunded(paid(), NOON, amount=600)
+    first_failed = [failed("re_1", 300)]
+    found = refunds.with_reported_changes(both, first_failed, NOON, before=both)
+    assert (found.refunded, found.owed) == (300, 300)
+    again = refunds.with_reported_changes(found, first_failed, NOON, before=found)
+    assert (again.refunded, again.owed) == (300, 300)
+
+
+def test_pending_refund_that_the_list_lacks_stays_pending() -> None:
+    pending = refunds.pending(receipts.partly_refunded(paid(), NOON, amount=600), NOON)
+    first = RefundChange(id="re_1", stands=True, is_done=True, amount=300)
+    found = refunds.with_reported_changes(pending, [first], NOON, before=pending)
+    assert (found.refunded, found.is_refund_pending) == (600, True)
+    second = RefundChange(id="re_2", stands=True, is_done=True, amount=300)
+    found = refunds.with_reported_changes(found, [first, second], NOON, before=found)
+    assert (found.refunded, found.pending) == (600, None)
+
+
+def test_late_event_about_a_pending_refund_leaves_the_refund_done_and_is_polled() -> None:
+    done = receipts.partly_refunded(paid(), NOON, amount=300)
+    late = RefundChange(id="re_1", stands=True, is_done=False, amount=300)
+    found = applied(PaymentChange(refund=late))(done)
+    assert (found.is_refund_pending, found.due_at) == (False, NOON)
+
+
 def test_dispute_blocks_receipt_and_won_dispute_restores_receipt() -> None:
     for before in (paid(), paid(SPENT, spent_at=NOON)):
         claimed = claims.disputed(before, "dp_1", Dispute.OPEN)
