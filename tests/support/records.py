@@ -2,38 +2,21 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from webapp.stores import Record, Store
 from webapp.stores.sqlite import MemoryStore
 from webapp.stores.sqlite_rows import SELECT_RECORDS, record_of
+from webapp.stores.store import plain_record
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123_457, tzinfo=UTC)
 HOLD = timedelta(seconds=30)
 
 
 def record(
-    id="a-1",
-    *,
-    owner="a",
-    kind="elicitation",
-    status="pending",
-    key: str | None = None,
-    due_at: datetime | None = None,
-    erase_at: datetime | None = None,
-    version=0,
-    sealed=b"sealed",
-):
-    return Record(
-        owner=owner,
-        kind=kind,
-        id=id,
-        status=status,
-        key=key,
-        due_at=due_at,
-        erase_at=erase_at,
-        version=version,
-        sealed=sealed,
-    )
+    id="a-1", *, owner="a", kind="elicitation", status="pending", sealed=b"sealed", **fields: Any
+) -> Record:
+    return plain_record(owner, kind, id, status=status, sealed=sealed, **fields)
 
 
 def held_in(store: MemoryStore) -> list[Record]:

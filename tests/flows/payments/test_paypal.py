@@ -568,6 +568,17 @@ def test_recorded_refund_that_the_list_lacks_is_not_made_again() -> None:
     assert (found.price, found.status) == (Money("3.00", "EUR"), RefundStatus.PENDING)
 
 
+def test_part_refund_after_a_failed_one_of_the_same_amount_is_another_request() -> None:
+    lost = refund("FAILED", id="REFUND1", amount=eur("3.00"))
+    second = refund(id="REFUND2", amount=eur("3.00"))
+    keys = set()
+    for listed in ([], [lost]):
+        found = reply(order("COMPLETED", capture(), refunds=listed))
+        _, [_, request] = refunded(found, reply(second, 201), up_to=300)
+        keys.add(request.headers["PayPal-Request-Id"])
+    assert len(keys) == 2
+
+
 def test_pending_refund_reports_remaining_amount() -> None:
     answered, _ = refunded(reply(refund("PENDING", amount=eur("5.00")), 201))
     assert (answered.status, answered.price) == (RefundStatus.PENDING, Money("5.00", "EUR"))

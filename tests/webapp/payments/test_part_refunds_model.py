@@ -526,12 +526,9 @@ def test_delayed_list_of_disputes_does_not_override_a_later_won_dispute() -> Non
     machine.teardown()
 
 
-@pytest.mark.parametrize("up_to", [300, None])
-def test_delayed_reply_to_a_refund_that_has_failed_by_then_records_no_refund(
-    up_to: int | None,
+def refund_that_fails_before_its_reply(
+    machine: PartRefundsAgainstModel, *, up_to: int | None
 ) -> None:
-    machine = PartRefundsAgainstModel()
-    machine.open(is_spent=True)
     machine.refund(which=0, up_to=up_to)
     if up_to is not None:
         machine.answer(which=0)  # the request for the list of refunds
@@ -540,6 +537,15 @@ def test_delayed_reply_to_a_refund_that_has_failed_by_then_records_no_refund(
     failed_at_the_provider(machine)
     machine.release(which=0)
     machine.teardown()
+
+
+@pytest.mark.parametrize("up_to", [300, None])
+def test_delayed_reply_to_a_refund_that_has_failed_by_then_records_no_refund(
+    up_to: int | None,
+) -> None:
+    machine = PartRefundsAgainstModel()
+    machine.open(is_spent=True)
+    refund_that_fails_before_its_reply(machine, up_to=up_to)
 
 
 @pytest.mark.parametrize("up_to", [600, None])
@@ -550,14 +556,7 @@ def test_delayed_reply_to_a_refund_does_not_count_an_earlier_refund_that_failed(
     machine.open(is_spent=True)
     machine.refund_at_dashboard(amount=300)
     machine.deliver(which=0, process=1, again=False)
-    machine.refund(which=0, up_to=up_to)
-    if up_to is not None:
-        machine.answer(which=0)  # the request for the list of refunds
-    machine.hold(which=0)  # the request for the refund
-    machine.fail(which=0)
-    failed_at_the_provider(machine)
-    machine.release(which=0)
-    machine.teardown()
+    refund_that_fails_before_its_reply(machine, up_to=up_to)
 
 
 def failed_at_the_provider(machine: PartRefundsAgainstModel) -> None:
